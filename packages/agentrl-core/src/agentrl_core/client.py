@@ -205,7 +205,7 @@ class SessionClient:
 
     def _connect(self) -> aiohttp.ClientSession:
         if self._http is None:
-            # Each session waits on a connection of its own; aiohttp's default of 100 would queue the rest unseen.
+            # Each session waits on a connection of its own; the default limit of 100 would queue the rest.
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
