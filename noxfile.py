@@ -1,0 +1,136 @@
+"""Everything that must hold before a change lands: `uv run nox`.
+
+Sessions without an interpreter of their own run in the workspace's environment, the one `uv run` makes.
+`tests` makes a fresh environment per package, because a shared one hides imports nobody declared.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2026.2"
+nox.options.default_venv_backend = "uv"
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+WORKSPACE_BIN = Path(sys.executable).parent
+PYTHONS = ["3.11", "3.12", "3.13"]
+CURRENT_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
+
+PACKAGES = {
+    "agentrl-core": ["--forbid", "fastapi", "aiohttp", "torch", "ray", "--skip", "agentrl_core.client"],
+    "agentrl-env-sdk": ["--forbid", "torch", "ray"],
+    "agentrl-controller": ["--forbid", "torch", "ray"],
+    "agentrl-workers": [],
+    "agentrl-eval": ["--forbid", "torch", "ray"],
+}
+"""What the isolated import of each package must, and must not, bring along."""
+
+TEST_EXTRAS = {"agentrl-core": "client"}
+"""Extras that a package's tests need beyond its own dependencies."""
+
+nox.options.sessions = [
+    "lint",
+    "types",
+    "contracts",
+    *(f"tests-{CURRENT_PYTHON}({name})" for name in PACKAGES),
+    "docs",
+    "e2e",
+]
+
+
+@nox.session(python=False)
+def lint(session: nox.Session) -> None:
+    """Style and formatting."""
+    _workspace(session, "ruff", "check", ".")
+    _workspace(session, "ruff", "format", "--check", ".")
+
+
+@nox.session(python=False)
+def types(session: nox.Session) -> None:
+    """Static types of the five packages."""
+    _workspace(session, "pyright", "--pythonpath", sys.executable)
+
+
+@nox.session(python=False)
+def contracts(session: nox.Session) -> None:
+    """Who may import whom, read from the source and from what a fresh interpreter loads."""
+    _workspace(session, "lint-imports", "--no-logo")
+    _workspace(session, "pytest", "-v", "tests/test_contracts.py")
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
+def tests(session: nox.Session, package: str) -> None:
+    """A package's wheel alone: built, installed by path, imported in isolation, tested."""
+    tmp = Path(session.create_tmp())
+    wheels = {name: _build(session, name, into=tmp / "wheels") for name in {"agentrl-core", package}}
+    pins = _pins(session, package, into=tmp)
+
+    _install(session, *wheels.values(), pins=pins)
+    session.run("uv", "pip", "check", external=True)
+    isolation = [str(ROOT / "tests" / "isolation.py"), package.replace("-", "_"), "--installed"]
+    session.run("python", "-I", *isolation, *PACKAGES[package])
+
+    extra = f"[{TEST_EXTRAS[package]}]" if package in TEST_EXTRAS else ""
+    _install(session, f"{package}{extra} @ {wheels[package].as_uri()}", *TEST_TOOLS, pins=pins)
+    session.chdir(tmp)
+    session.run(
+        "pytest",
+        *("-v", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
+        *("-o", f"cache_dir={tmp / 'pytest_cache'}"),
+        *(session.posargs or [str(ROOT / "packages" / package / "tests")]),
+        env={"RAY_USAGE_STATS_ENABLED": "0"},
+    )
+
+
+@nox.session(python=False)
+def docs(session: nox.Session) -> None:
+    """The code blocks of README and docs run as they stand."""
+    _workspace(session, "pytest", "-v", "tests/test_docs.py")
+
+
+@nox.session(python=False)
+def e2e(session: nox.Session) -> None:
+    """Tests that cross packages, the learning run among them."""
+    elsewhere = ["--ignore=tests/test_contracts.py", "--ignore=tests/test_docs.py"]
+    _workspace(session, "pytest", "-v", *(session.posargs or ["tests", *elsewhere]))
+
+
+def _workspace(session: nox.Session, tool: str, *args: str) -> None:
+    # Under `uv run`, Ray would upload the working tree and build an environment for its workers.
+    env = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    session.run(str(WORKSPACE_BIN / tool), *args, env=env, external=True)
+
+
+def _build(session: nox.Session, package: str, *, into: Path) -> Path:
+    folder = into / package
+    shutil.rmtree(folder, ignore_errors=True)
+    source = str(ROOT / "packages" / package)
+    session.run("uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), source, external=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _pins(session: nox.Session, package: str, *, into: Path) -> list[str]:
+    """Constraint options that hold dependencies and test tools to the versions of uv.lock."""
+    extra = ["--extra", TEST_EXTRAS[package]] if package in TEST_EXTRAS else []
+    wanted = {"package.txt": ["--no-dev", "--package", package, *extra], "tools.txt": ["--only-group", "dev"]}
+    options = []
+    for name, selection in wanted.items():
+        path = into / name
+        session.run(
+            *("uv", "export", "--quiet", "--frozen", "--no-emit-workspace", "--no-hashes", "--no-annotate"),
+            *("--project", str(ROOT), *selection, "--output-file", str(path)),
+            external=True,
+            silent=True,
+        )
+        options += ["--constraint", str(path)]
+    return options
+
+
+def _install(session: nox.Session, *requirements: str | Path, pins: list[str]) -> None:
+    session.run_install("uv", "pip", "install", *pins, *map(str, requirements), external=True)
