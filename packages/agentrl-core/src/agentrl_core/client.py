@@ -7,12 +7,12 @@ import asyncio
 import random
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from agentrl_core.errors import ErrorCode, SessionError
+from agentrl_core.errors import ConfigError, ErrorCode, SessionError
 from agentrl_core.messages import Message
 from agentrl_core.sessions import (
     CUSTOM_INDEX,
@@ -25,6 +25,8 @@ from agentrl_core.sessions import (
     TaskInfo,
 )
 
+_T = TypeVar("_T")
+
 _CODE_OF_HTTP_STATUS = {
     400: ErrorCode.BAD_REQUEST,
     401: ErrorCode.UNAUTHORIZED,
@@ -35,6 +37,9 @@ _CODE_OF_HTTP_STATUS = {
     503: ErrorCode.NO_CAPACITY,
     504: ErrorCode.DEADLINE_EXCEEDED,
 }
+_INDICES = TypeAdapter(list[SampleIndex])
+_TASKS = TypeAdapter(dict[str, TaskInfo])
+_REPLY = TypeAdapter(Reply)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
@@ -47,6 +52,9 @@ class SessionClient:
         token: sent as a bearer token where given.
         start_timeout_s: default deadline of a start, waiting for capacity included.
         interact_timeout_s: default deadline of an exchange.
+
+    Raises:
+        ConfigError: the address is none that HTTP can reach.
     """
 
     def __init__(
@@ -57,6 +65,11 @@ class SessionClient:
         start_timeout_s: float = 600.0,
         interact_timeout_s: float = 240.0,
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"`url` must start with http:// or https://, got {url!r}; "
+                "a controller on this machine is http://127.0.0.1:5020/api"
+            )
         self.url = url.rstrip("/")
         self.start_timeout_s = start_timeout_s
         self.interact_timeout_s = interact_timeout_s
@@ -96,7 +109,7 @@ class SessionClient:
             "POST",
             "start_sample",
             body=request.model_dump(exclude_none=True),
-            deadline_s=deadline_s or self.start_timeout_s,
+            deadline_s=self.start_timeout_s if deadline_s is None else deadline_s,
         )
         session_id = headers.get(SESSION_HEADER)
         if session_id is None:
@@ -105,7 +118,7 @@ class SessionClient:
                 "a proxy may drop headers with an underscore (nginx: `underscores_in_headers on`)",
                 code=ErrorCode.WORKER_FAILED,
             )
-        return Session(self, session_id, task=task, index=index, opening=_reply(body))
+        return Session(self, session_id, task=task, index=index, opening=_parse(_REPLY, body))
 
     async def indices(self, task: str, *, split: str | None = None) -> list[SampleIndex]:
         """Sample indices of a task, or of one of its splits.
@@ -115,12 +128,12 @@ class SessionClient:
         """
         params = {"name": task} | ({"split": split} if split is not None else {})
         body, _ = await self.request("GET", "get_indices", params=params, deadline_s=self.interact_timeout_s)
-        return body
+        return _parse(_INDICES, body)
 
     async def tasks(self) -> dict[str, TaskInfo]:
         """Tasks with their workers, by name."""
         body, _ = await self.request("GET", "list_workers", deadline_s=self.interact_timeout_s)
-        return {name: TaskInfo.model_validate(info) for name, info in body.items()}
+        return _parse(_TASKS, body)
 
     async def request(
         self,
@@ -170,7 +183,10 @@ class SessionClient:
             return True
         if error.code is not ErrorCode.UNREACHABLE:
             return False
-        return self._server_replays or isinstance(error.__cause__, aiohttp.ClientConnectorError)
+        cause = error.__cause__
+        if isinstance(cause, aiohttp.ClientSSLError):
+            return False
+        return self._server_replays or isinstance(cause, aiohttp.ClientConnectorError)
 
     async def _attempt(
         self,
@@ -186,7 +202,13 @@ class SessionClient:
         timeout = aiohttp.ClientTimeout(total=max(timeout_s, 0.001))
         try:
             async with http.request(
-                method, f"{self.url}/{route}", json=body, params=params, headers=headers, timeout=timeout
+                method,
+                f"{self.url}/{route}",
+                json=body,
+                params=params,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,  # a redirected POST would turn into a GET
             ) as response:
                 self._server_replays = self._server_replays or REQUEST_ID_HEADER in response.headers
                 if response.status >= 300:
@@ -199,8 +221,8 @@ class SessionClient:
             raise SessionError(
                 f"{route}: {self.url} is unreachable: {error}", code=ErrorCode.UNREACHABLE
             ) from error
-        except ValueError as error:
-            message = f"{route}: {self.url} answered what is no JSON: {error}"
+        except (aiohttp.ClientResponseError, ValueError) as error:
+            message = f"{route}: {self.url} answered what is no HTTP or no JSON: {error}"
             raise SessionError(message, code=ErrorCode.WORKER_FAILED) from error
 
     def _connect(self) -> aiohttp.ClientSession:
@@ -245,9 +267,9 @@ class Session:
             "interact",
             body={"messages": [message.to_wire() for message in messages]},
             headers={SESSION_HEADER: self.id},
-            deadline_s=deadline_s or self._client.interact_timeout_s,
+            deadline_s=self._client.interact_timeout_s if deadline_s is None else deadline_s,
         )
-        reply = _reply(body)
+        reply = _parse(_REPLY, body)
         self.finished = reply.finish
         return reply
 
@@ -273,9 +295,9 @@ class Session:
         self.finished = True
 
 
-def _reply(body: Any) -> Reply:
+def _parse(shape: TypeAdapter[_T], body: Any) -> _T:
     try:
-        return Reply.model_validate(body)
+        return shape.validate_python(body)
     except ValidationError as error:
         raise SessionError(
             f"the server's reply is malformed: {error}", code=ErrorCode.WORKER_FAILED
@@ -290,10 +312,11 @@ async def _error_of(response: aiohttp.ClientResponse, route: str) -> SessionErro
     fields = body if isinstance(body, dict) else {}
     message = fields.get("message") or fields.get("detail") or response.reason or "no reason given"
     default = _CODE_OF_HTTP_STATUS.get(response.status, ErrorCode.WORKER_FAILED)
-    code = ErrorCode(fields["code"]) if fields.get("code") in set(ErrorCode) else default
+    code = fields.get("code")
     retry_after = response.headers.get("Retry-After", "")
     return SessionError(
         f"{route}: {message} (HTTP {response.status})",
-        code=code,
-        retry_after_s=float(retry_after) if retry_after.replace(".", "", 1).isdigit() else None,
+        # A list of strings, since a foreign code may be unhashable.
+        code=ErrorCode(code) if code in list(ErrorCode) else default,
+        retry_after_s=float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else None,
     )

@@ -80,7 +80,8 @@ class InteractRequest(_Request):
 class Reply(BaseModel):
     """Answer to `start_sample` and `interact`; workers say `metric`, the controller `metrics`."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # An infinite or undefined reward would poison the whole batch it is trained in.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     messages: list[Message] = Field(default_factory=list)
     """What the environment says since the last exchange."""
