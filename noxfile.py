@@ -66,7 +66,7 @@ def contracts(session: nox.Session) -> None:
 @nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
 def tests(session: nox.Session, package: str) -> None:
     """A package's wheel alone: built, installed by path, imported in isolation, tested."""
-    tmp = Path(session.create_tmp())
+    tmp = Path(session.create_tmp()).resolve()
     wheels = {name: _build(session, name, into=tmp / "wheels") for name in {"agentrl-core", package}}
     pins = _pins(session, package, into=tmp)
 

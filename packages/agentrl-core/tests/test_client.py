@@ -161,10 +161,11 @@ async def test_server_that_never_answers_costs_no_more_than_the_deadline(server,
     assert caught.value.code is ErrorCode.DEADLINE_EXCEEDED
 
 
-async def test_deadline_of_zero_is_a_deadline(server, client):
+async def test_deadline_that_has_passed_sends_nothing(server, client):
     with pytest.raises(SessionError) as caught:
         await start(client, deadline_s=0)
     assert caught.value.code is ErrorCode.DEADLINE_EXCEEDED
+    assert server.requests == []
 
 
 class Watched(SessionClient):

@@ -199,8 +199,10 @@ class SessionClient:
         timeout_s: float,
     ) -> tuple[Any, Mapping[str, str]]:
         http = self._connect()
-        timeout = aiohttp.ClientTimeout(total=max(timeout_s, 0.001))
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
+            if timeout_s <= 0:  # which aiohttp would take for "no limit"
+                raise TimeoutError
             async with http.request(
                 method,
                 f"{self.url}/{route}",
