@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
 BLOCK = re.compile(r"^```(?P<language>\w+)(?P<mark>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"\b(agentrl-(?:env|controller|train|eval))((?: +[a-z][a-z-]*\b(?![./:=]))?)")
+COMMAND = re.compile(r"\b(agentrl-(?:env|controller|train|eval))(?![\w-])((?: +[a-z][a-z-]*\b(?![./:=]))?)")
 
 
 def blocks(*languages: str, mark: str = "") -> list:
@@ -24,7 +24,7 @@ def blocks(*languages: str, mark: str = "") -> list:
     for page in PAGES:
         text = page.read_text()
         for match in BLOCK.finditer(text):
-            if match["language"] in languages and mark in match["mark"].split() + [""]:
+            if match["language"] in languages and (not mark or mark in match["mark"].split()):
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(pytest.param(match["body"], id=f"{page.relative_to(ROOT)}:{line}"))
     return found
