@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from agentrl_core import Trajectory
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentrl_core import AgentRLError, PolicyVersion, Segment
 from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl_core import AgentRLError, PolicyVersion, Segment
 
 if TYPE_CHECKING:
     import torch

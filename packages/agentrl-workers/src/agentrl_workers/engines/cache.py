@@ -39,7 +39,8 @@ class _SlotLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new tokens of each row into its slot and return the slots' keys and values."""
         access = self.access
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         rows_B1 = access.slots_B[:, None]
         self.keys[rows_B1, access.positions_BT] = key_states.transpose(1, 2)
         self.values[rows_B1, access.positions_BT] = value_states.transpose(1, 2)
@@ -49,6 +50,7 @@ class _SlotLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys that the next forward pass sees."""
+        del query_length
         return self.access.kv_length, 0
 
     def get_seq_length(self) -> int:
@@ -81,7 +83,7 @@ class SlotCache(Cache):
         heads = config.num_key_value_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (num_slots, context_length + 1, heads, head_dim)
-        layers = [
+        layers: list[Any] = [
             _SlotLayer(self.access, shape, dtype=dtype, device=device)
             for _ in range(config.num_hidden_layers)
         ]

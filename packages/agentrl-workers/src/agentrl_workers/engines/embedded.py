@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from agentrl_core import PolicyVersion, Segment
 from transformers import PreTrainedModel
 
+from agentrl_core import PolicyVersion, Segment
 from agentrl_workers.engines.base import EngineError, FinishReason, Generation, SamplingParams
 from agentrl_workers.engines.cache import SlotCache
 from agentrl_workers.engines.sampler import sample
@@ -71,6 +71,7 @@ class EmbeddedEngine:
         self._context_length = context_length
         self._version = version
         self._device = next(model.parameters()).device
+        self._head: Any = model.get_output_embeddings()
         self._cache = SlotCache(
             model.config,
             num_slots=num_slots,
@@ -108,7 +109,8 @@ class EmbeddedEngine:
         """
         if not 0 < len(prompt_ids) < self._context_length:
             raise EngineError(
-                f"a prompt needs 1 to {self._context_length - 1} tokens to leave room for a reply, got {len(prompt_ids)}"
+                f"a prompt needs 1 to {self._context_length - 1} tokens to leave room for a reply, "
+                f"got {len(prompt_ids)}"
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generation] = loop.create_future()
@@ -296,7 +298,7 @@ class EmbeddedEngine:
             use_cache=True,
         ).last_hidden_state
         rows_B = torch.arange(len(slots), device=device)
-        return self._model.get_output_embeddings()(hidden_BTH[rows_B, last_B.to(device)]).float()
+        return self._head(hidden_BTH[rows_B, last_B.to(device)]).float()
 
     def _append(self, slot: _Slot, token_id: int, logp: float) -> None:
         request = slot.request
