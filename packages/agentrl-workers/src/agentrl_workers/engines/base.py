@@ -22,15 +22,15 @@ class SamplingParams(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    temperature: float = Field(1.0, ge=0.0)
+    temperature: float = Field(default=1.0, ge=0.0)
     """Divides the logits; 0 takes the most likely token."""
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Keeps the smallest set of tokens with this probability; 1 keeps all."""
-    top_k: int = Field(-1, ge=-1)
+    top_k: int = Field(default=-1, ge=-1)
     """Keeps this many tokens; -1 keeps all."""
-    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     """Drops tokens less likely than this share of the likeliest one."""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     """Longest reply in tokens."""
     stop_token_ids: tuple[int, ...] = ()
     """A reply ends with the first of these, which belongs to it."""

@@ -1,0 +1,9 @@
+"""Between messages and tokens: a renderer that extends sampled ids, and a parser of tool calls.
+
+Message, Tool --ChatRenderer--> prompt ids --engine--> reply ids --parse_reply--> Message
+"""
+
+from agentrl_workers.chat.parser import parse_reply
+from agentrl_workers.chat.renderer import ChatRenderer
+
+__all__ = ["ChatRenderer", "parse_reply"]

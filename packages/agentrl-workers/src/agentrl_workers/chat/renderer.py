@@ -1,0 +1,88 @@
+"""Messages to token ids, such that what the model sampled is never tokenised again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from agentrl_core import ConfigError, Message, Tool
+
+_PROBE = "x"
+"""Stands for a sampled reply while the template is asked what surrounds one."""
+
+
+class ChatRenderer:
+    """Extends a conversation token by token, by the tokenizer's own chat template.
+
+    The first prompt is the template's rendering. What follows a reply is what the template puts after an
+    assistant message up to the next generation prompt, so the sampled ids stay as they are.
+
+    Raises:
+        ConfigError: the tokenizer has no template or end marker, or its template does not extend a
+            conversation by appending to it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"the tokenizer of `{tokenizer.name_or_path}` has no chat template; agents need one"
+            )
+        if tokenizer.eos_token is None:
+            raise ConfigError(
+                f"the tokenizer of `{tokenizer.name_or_path}` has no `eos_token` to end a reply with"
+            )
+        self.tokenizer = tokenizer
+        self.stop_token_ids: tuple[int, ...] = (int(tokenizer.convert_tokens_to_ids(tokenizer.eos_token)),)
+        self._opening = [{"role": "user", "content": _PROBE}, {"role": "assistant", "content": _PROBE}]
+        self._closed = self._render(self._opening)
+        head, marker, tail = self._closed.rpartition(tokenizer.eos_token)
+        if not marker or not head.endswith(_PROBE):
+            raise ConfigError(
+                f"the chat template of `{tokenizer.name_or_path}` must end an assistant message with "
+                f"`{tokenizer.eos_token}`; it renders {self._closed[-40:]!r}"
+            )
+        self._after_reply = tail
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        """The ids of a conversation, ready for the model's reply."""
+        rendered = self._render(
+            [_plain(message) for message in messages],
+            tools=[tool.model_dump(mode="json") for tool in tools] if tools else None,
+            add_generation_prompt=True,
+        )
+        return self._encode(rendered)
+
+    def extension(self, messages: Sequence[Message]) -> list[int]:
+        """The ids that follow a sampled reply: the environment's messages, and the next generation prompt.
+
+        Raises:
+            ConfigError: the template rewrites the conversation instead of appending to it.
+        """
+        rendered = self._render([*self._opening, *map(_plain, messages)], add_generation_prompt=True)
+        if not rendered.startswith(self._closed):
+            raise ConfigError(
+                f"the chat template of `{self.tokenizer.name_or_path}` rewrites earlier messages when "
+                f"{[message.role for message in messages]} follow"
+            )
+        return self._encode(self._after_reply + rendered[len(self._closed) :])
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The ids as text, markers included."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def reply_text(self, token_ids: Sequence[int]) -> str:
+        """A sampled reply as text, without its end marker."""
+        ids = list(token_ids)
+        if ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        return self.text(ids)
+
+    def _render(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    return {"content": "", **message.to_wire()}
