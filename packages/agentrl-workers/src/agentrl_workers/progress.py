@@ -42,7 +42,9 @@ class Progress:
         self._console = console or Console(highlight=False)
         self._clock = clock
         self._live: Live | None = None
-        self._stage = Spinner("dots", text="")
+        self._stage = ""
+        self._stage_began_s = clock()
+        self._spinner = Spinner("dots")
         self._tasks: dict[str, _TaskHistory] = {}
         self._finished_steps: deque[tuple[float, float]] = deque(maxlen=_PACE_STEPS + 1)
         self._record: Mapping[str, Any] = {}
@@ -50,9 +52,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and self._console.encoding.startswith("utf"):
-            self._live = Live(
-                get_renderable=self._view, console=self._console, refresh_per_second=8, transient=True
-            )
+            self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=8)
             self._live.start()
         return self
 
@@ -61,9 +61,13 @@ class Progress:
 
     def stage(self, name: str) -> None:
         """Say what the run does now, such as `starting ray`."""
-        self._stage.update(text=self._clean(name))
         if self._live is None:
             self._print(Text(self._clean(name)))
+        elif self._stage:
+            took = _duration(self._clock() - self._stage_began_s)
+            self._print(Text(f"✓ {self._stage} ({took})", style="dim"))
+        self._stage, self._stage_began_s = self._clean(name), self._clock()
+        self._spinner.update(text=self._stage)
 
     def step(self, metrics: Mapping[str, Any], total: int) -> None:
         """Show a training step's numbers.
@@ -107,9 +111,9 @@ class Progress:
         self._print(Text(f"report: {self._clean(report_path)}", no_wrap=True, overflow="ignore"))
 
     def _stop_live(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
 
     def _print(self, what: RenderableType) -> None:
         self._console.print(what, soft_wrap=isinstance(what, Text))
@@ -147,8 +151,9 @@ class Progress:
         )
 
     def _view(self) -> RenderableType:
+        activity = self._spinner if self._live is not None else Text(self._stage, style="dim")
         if not self._finished_steps:
-            return self._stage
+            return activity
         step = self._finished_steps[-1][0]
         head = Table.grid(padding=(0, 2))
         head.add_row(
@@ -159,14 +164,15 @@ class Progress:
             Text(f"eta {self._eta()}"),
         )
         return Group(
-            head, self._task_table(), Padding(Text(self._pace(), style="dim"), (0, 0, 0, 1)), self._stage
+            head, self._task_table(), Padding(Text(self._pace(), style="dim"), (0, 0, 0, 1)), activity
         )
 
     def _task_table(self) -> Table:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 1))
         for name in ("task", "reward", "success", ""):
             table.add_column(name, justify="left" if name in ("task", "") else "right", no_wrap=True)
-        for name, history in self._tasks.items():
+        # A copy: the view is drawn by the thread of `Live` while steps arrive.
+        for name, history in list(self._tasks.items()):
             table.add_row(
                 Text(self._clean(name), overflow="ellipsis"),
                 _short(history.reward),
@@ -200,7 +206,7 @@ def sparkline(values: deque[float]) -> str:
     """One bar a value, 0 the lowest and 1 the highest; a space where there is none."""
     top = len(_BARS) - 1
     return "".join(
-        _BARS[round(min(max(value, 0.0), 1.0) * top)] if math.isfinite(value) else " " for value in values
+        _BARS[round(min(max(value, 0.0), 1.0) * top)] if math.isfinite(value) else " " for value in list(values)
     )
 
 

@@ -1,0 +1,115 @@
+"""Picks a few readable conversations of a run in one pass, holding no more than those."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agentrl_core import Trajectory
+
+_LONGEST_LINE_BYTES = 8 * 2**20
+_MOST_TASKS = 16
+
+
+class TurnText(BaseModel):
+    """The text of a turn, decoded by the trainer."""
+
+    context: str = ""
+    """What the environment put before the reply; carries no loss."""
+    reply: str = ""
+    """What the policy sampled."""
+
+
+class RecordedTrajectory(BaseModel):
+    """A line of `trajectories.jsonl`."""
+
+    step: int
+    """Training step that used it."""
+    advantage: float = 0.0
+    """How much better it did than its group."""
+    trajectory: Trajectory
+    """The episode."""
+    text: tuple[TurnText, ...] = ()
+    """Its turns in words; empty where nobody decoded them."""
+
+
+class Conversation(BaseModel):
+    """A recorded episode and why it was picked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    is_late: bool
+    """Whether it is the last of its kind, rather than the first."""
+    is_success: bool
+    """Whether the episode reached its goal."""
+    record: RecordedTrajectory
+    """The episode."""
+
+
+def is_success(trajectory: Trajectory) -> bool:
+    """Whether an episode reached its goal: full score where the task reports one, else full reward."""
+    result = trajectory.reward if trajectory.score is None else trajectory.score
+    return result >= 1.0 - 1e-6
+
+
+def pick_conversations(path: Path) -> tuple[tuple[Conversation, ...], int]:
+    """The first and the last success and failure of each task, and the number of unreadable lines.
+
+    An episode that says nothing about the agent is neither; of one that is first and last at once,
+    the first stays.
+    """
+    first: dict[tuple[str, bool], RecordedTrajectory] = {}
+    last: dict[tuple[str, bool], RecordedTrajectory] = {}
+    unreadable = 0
+    for line in _lines(path):
+        record = _parse(line)
+        if record is None:
+            unreadable += 1
+            continue
+        trajectory = record.trajectory
+        if not trajectory.outcome.is_scored or not trajectory.turns:
+            continue
+        kind = (trajectory.task, is_success(trajectory))
+        if kind in first:
+            last[kind] = record
+        elif len(first) < 2 * _MOST_TASKS:
+            first[kind] = record
+    picked = [
+        Conversation(is_late=late, is_success=kind[1], record=found[kind])
+        for kind in sorted(first)
+        for late, found in ((False, first), (True, last))
+        if kind in found
+    ]
+    return tuple(sorted(picked, key=lambda one: (one.record.trajectory.task, one.is_late, one.is_success))), (
+        unreadable
+    )
+
+
+def _parse(line: bytes | None) -> RecordedTrajectory | None:
+    if line is None:
+        return None
+    try:
+        return RecordedTrajectory.model_validate_json(line)
+    except ValidationError:
+        pass
+    try:
+        # A model may have written half a character; JSON can say so, UTF-8 cannot.
+        whole = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+        return RecordedTrajectory.model_validate_json(whole)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lines(path: Path) -> Iterator[bytes | None]:
+    """Each line that is not blank; None for one too long to hold."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        while line := file.readline(_LONGEST_LINE_BYTES):
+            if len(line) == _LONGEST_LINE_BYTES and not line.endswith(b"\n"):
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_LONGEST_LINE_BYTES)
+                yield None
+            elif line.strip():
+                yield line
