@@ -97,6 +97,8 @@ class ActorConfig(_Config):
     """AdamW's, after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
     """Updates over which the learning rate rises from 0."""
+    decay: Literal["constant", "cosine"] = "constant"
+    """Whether the learning rate stays, or falls to a tenth along a cosine by the last step."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """AdamW's."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -154,6 +156,12 @@ class TrainConfig(_Config):
     """How new weights reach the engines."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When the run is saved."""
+    logged_trajectories: int = Field(default=32, ge=0)
+    """Trajectories of each step that are written to `trajectories.jsonl`."""
+    placement_timeout_s: float = Field(default=300.0, gt=0.0)
+    """Longest wait for the cluster to have a pool's resources free."""
+    stall_timeout_s: float = Field(default=900.0, gt=0.0)
+    """Longest wait for a step's worth of finished groups."""
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
@@ -199,11 +207,11 @@ def make_config(tree: Mapping[str, Any], overrides: Sequence[str] = ()) -> Train
     Raises:
         ConfigError: a key or value is wrong; the message names each.
     """
-    tree = _copy(tree)
+    settings: dict[str, Any] = _copy(tree)
     for override in overrides:
-        _override(tree, override)
+        _override(settings, override)
     try:
-        return TrainConfig.model_validate(tree)
+        return TrainConfig.model_validate(settings)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(detail) for detail in error.errors())) from error
 

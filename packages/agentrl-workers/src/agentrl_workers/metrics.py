@@ -1,7 +1,7 @@
 """Numbers of each training step, as JSON lines and as TensorBoard scalars.
 
-    trainer: {"step": 7, "reward/t": 0.4, ...} -> Metrics.log -> metrics.jsonl -> read_metrics
-                                                              -> tensorboard/
+trainer: {"step": 7, "reward/t": 0.4, ...} -> Metrics.log -> metrics.jsonl -> read_metrics
+                                                          -> tensorboard/
 """
 
 import json

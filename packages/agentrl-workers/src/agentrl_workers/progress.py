@@ -1,7 +1,7 @@
 """What a person sees while a run goes on: a live view in a terminal, one plain line a step elsewhere.
 
-    stage("starting ray") ... step(metrics, total) x N ... finish(summary, report_path)
-                      warn(text) at any time, printed above the live area
+stage("starting ray") ... step(metrics, total) x N ... finish(summary, report_path)
+                  warn(text) at any time, printed above the live area
 """
 
 import math
@@ -206,7 +206,8 @@ def sparkline(values: deque[float]) -> str:
     """One bar a value, 0 the lowest and 1 the highest; a space where there is none."""
     top = len(_BARS) - 1
     return "".join(
-        _BARS[round(min(max(value, 0.0), 1.0) * top)] if math.isfinite(value) else " " for value in list(values)
+        _BARS[round(min(max(value, 0.0), 1.0) * top)] if math.isfinite(value) else " "
+        for value in list(values)
     )
 
 

@@ -59,7 +59,7 @@ class _Progress:
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
-class _Ended(Exception):
+class _EndError(Exception):
     """Raised inside an episode to end it with an outcome of its own."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -84,7 +84,7 @@ class Rollout:
         progress = _Progress()
         try:
             outcome, reason = await self._play(episode, progress)
-        except _Ended as ended:
+        except _EndError as ended:
             outcome, reason = ended.outcome, str(ended)
         except SessionError as error:
             cancelled = error.code is ErrorCode.CANCELLED
@@ -132,11 +132,13 @@ class Rollout:
             progress.turns.append(_turn(context_ids, generation, starts_sample=starts_sample))
             progress.ids += [*context_ids, *generation.token_ids]
             if generation.finish_reason != "stop":
-                raise _Ended(Outcome.TRUNCATED, f"a reply of {len(generation.token_ids)} tokens was cut off")
+                raise _EndError(
+                    Outcome.TRUNCATED, f"a reply of {len(generation.token_ids)} tokens was cut off"
+                )
             reply = await session.interact([message], deadline_s=self._config.turn_timeout_s)
             _book(reply, progress)
             if not reply.finish and len(progress.turns) >= self._config.max_turns:
-                raise _Ended(Outcome.TRUNCATED, f"no end after {len(progress.turns)} turns")
+                raise _EndError(Outcome.TRUNCATED, f"no end after {len(progress.turns)} turns")
             history += [message, *reply.messages]
             starts_sample = reply.tools is not None and reply.tools != tools
             if starts_sample:
@@ -151,7 +153,7 @@ class Rollout:
         prompt_ids = [*progress.ids, *context_ids]
         room = self._config.context_length - len(prompt_ids)
         if room <= 0:
-            raise _Ended(
+            raise _EndError(
                 Outcome.TRUNCATED,
                 f"{len(prompt_ids)} tokens leave no room in a context of {self._config.context_length}",
             )

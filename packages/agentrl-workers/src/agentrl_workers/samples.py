@@ -1,7 +1,7 @@
 """Trajectories turned into training sequences, and those into padded tensors of bounded size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -62,6 +62,15 @@ class MicroBatch:
     advantage_BT: torch.Tensor
     order_B: list[int]
     """Position of each row in the list that was batched."""
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same tensors on a device."""
+        moved = {
+            field.name: getattr(self, field.name).to(device)
+            for field in fields(self)
+            if field.name != "order_B"
+        }
+        return MicroBatch(**moved, order_B=self.order_B)
 
 
 def micro_batches(

@@ -22,7 +22,7 @@ class GroupResult:
     """One for each member, failures included."""
 
     @property
-    def scored(self) -> tuple[Trajectory, ...]:
+    def usable(self) -> tuple[Trajectory, ...]:
         """Episodes whose reward says something about the agent and that hold a token to learn from."""
         return tuple(t for t in self.trajectories if t.outcome.is_scored and t.num_tokens > 0)
 

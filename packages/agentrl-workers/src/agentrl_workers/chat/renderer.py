@@ -31,15 +31,16 @@ class ChatRenderer:
             raise ConfigError(
                 f"the tokenizer of `{tokenizer.name_or_path}` has no `eos_token` to end a reply with"
             )
+        eos = str(tokenizer.eos_token)
         self.tokenizer = tokenizer
-        self.stop_token_ids: tuple[int, ...] = (int(tokenizer.convert_tokens_to_ids(tokenizer.eos_token)),)
+        self.stop_token_ids: tuple[int, ...] = (tokenizer.get_vocab()[eos],)
         self._opening = [{"role": "user", "content": _PROBE}, {"role": "assistant", "content": _PROBE}]
         self._closed = self._render(self._opening)
-        head, marker, tail = self._closed.rpartition(tokenizer.eos_token)
+        head, marker, tail = self._closed.rpartition(eos)
         if not marker or not head.endswith(_PROBE):
             raise ConfigError(
                 f"the chat template of `{tokenizer.name_or_path}` must end an assistant message with "
-                f"`{tokenizer.eos_token}`; it renders {self._closed[-40:]!r}"
+                f"`{eos}`; it renders {self._closed[-40:]!r}"
             )
         self._after_reply = tail
 

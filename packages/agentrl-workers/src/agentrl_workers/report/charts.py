@@ -8,7 +8,8 @@ import numpy as np
 
 WIDTH, HEIGHT = 400, 200
 """Size of a chart in its own units; the page scales it."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 390, 10, 176
+LEFT, RIGHT, TOP, BOTTOM = 48, 392, 8, 176
+"""Edges of the area in which values are drawn."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Series:
     """One quantity over steps."""
 
     name: str
-    """What the legend calls it."""
+    """What the legend calls it; empty where the title says it."""
     colour: str
     """Name of the page's colour variable."""
     values: np.ndarray
@@ -77,7 +78,7 @@ class Chart:
     @property
     def summary(self) -> str:
         """The latest values in words, for who cannot see the drawing."""
-        return f"{self.title}: " + ", ".join(f"{key.name} {key.latest}" for key in self.keys)
+        return f"{self.title}: " + ", ".join(f"{key.name} {key.latest}".strip() for key in self.keys)
 
 
 def draw_lines(
@@ -111,7 +112,7 @@ def draw_lines(
         if one.band is not None
     ]
     marks += [
-        Mark("target", one.colour, f"M{_LEFT} {axis.at(one.target):.1f}H{_RIGHT}")
+        Mark("target", one.colour, f"M{LEFT} {axis.at(one.target):.1f}H{RIGHT}")
         for one in series
         if math.isfinite(one.target)
     ]
@@ -138,7 +139,7 @@ def draw_bars(title: str, x: np.ndarray, series: Sequence[Series], *, note: str 
     parts = np.array([np.clip(np.nan_to_num(one.values), 0.0, None) for one in series])
     tops = np.cumsum(parts, axis=0)
     axis = _Axis(np.append(tops[-1], 0.0))
-    width = (_RIGHT - _LEFT) / len(x)
+    width = (RIGHT - LEFT) / len(x)
     px = _x_positions(x, margin=width / 2)
     bar = min(max(0.8 * width, 0.5), 40.0)
     marks = [
@@ -148,16 +149,13 @@ def draw_bars(title: str, x: np.ndarray, series: Sequence[Series], *, note: str 
     return _chart(title, note, x, px, series=series, axis=axis, marks=marks)
 
 
-def nice_ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Round values at even distances that enclose `[low, high]`, at most about `most` of them."""
-    if high <= low:
-        pad = abs(low) * 0.5 or 1.0
-        low, high = low - pad, high + pad
+def nice_ticks(low: float, high: float, *, most: int = 6) -> list[float]:
+    """Round values at even distances within `[low, high]`, at most `most` of them."""
     rough = (high - low) / (most - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     # Tolerance: 0.25 must not miss itself by a rounding error and double the step.
     step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
@@ -178,11 +176,14 @@ class _Axis:
 
     def __init__(self, values: np.ndarray) -> None:
         finite = values[np.isfinite(values)]
-        self.ticks = nice_ticks(float(finite.min()), float(finite.max()))
+        self._low, self._high = float(finite.min()), float(finite.max())
+        if self._high <= self._low:
+            pad = abs(self._low) * 0.5 or 1.0
+            self._low, self._high = self._low - pad * (self._low < 0), self._high + pad
+        self.ticks = nice_ticks(self._low, self._high)
 
     def at(self, values: np.ndarray | float) -> np.ndarray:
-        low, high = self.ticks[0], self.ticks[-1]
-        return _BOTTOM - (np.asarray(values) - low) / (high - low) * (_BOTTOM - _TOP)
+        return BOTTOM - (np.asarray(values) - self._low) / (self._high - self._low) * (BOTTOM - TOP)
 
 
 def _chart(
@@ -219,16 +220,16 @@ def _chart(
 def _tick_label(tick: float, ticks: Sequence[float]) -> str:
     step = ticks[1] - ticks[0]
     if max(abs(ticks[0]), abs(ticks[-1])) >= 1e4:
-        return f"{tick / 1e3:,.4g}k" if abs(tick) < 1e7 and tick else f"{tick:.3g}"
-    if step < 1e-3:
+        return f"{tick / 1e3:,.4g}k" if 0 < abs(tick) < 1e7 else f"{tick:.3g}"
+    if step < 5e-4:
         return f"{tick:.2g}"
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     exact = decimals + (round(step * 10**decimals, 6) % 1 > 0)
-    return f"{tick:.{exact}f}"
+    return f"{tick:,.{exact}f}"
 
 
 def _x_positions(x: np.ndarray, *, margin: float) -> np.ndarray:
-    left, right = _LEFT + margin, _RIGHT - margin
+    left, right = LEFT + margin, RIGHT - margin
     if x[0] == x[-1]:
         return np.full(len(x), (left + right) / 2)
     return left + (x - x[0]) / (x[-1] - x[0]) * (right - left)
@@ -237,7 +238,7 @@ def _x_positions(x: np.ndarray, *, margin: float) -> np.ndarray:
 def _x_ticks(x: np.ndarray, px: np.ndarray) -> Iterable[tuple[float, str]]:
     if x[0] == x[-1]:
         return [(round(float(px[0]), 1), f"{x[0]:.0f}")]
-    ticks = [tick for tick in nice_ticks(x[0], x[-1], most=7) if x[0] <= tick <= x[-1] and tick == int(tick)]
+    ticks = [tick for tick in nice_ticks(x[0], x[-1], most=8) if x[0] <= tick <= x[-1] and tick == int(tick)]
     return [(round(float(np.interp(tick, x, px)), 1), f"{tick:,.0f}") for tick in ticks]
 
 

@@ -12,7 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from agentrl_core import Turn
-from agentrl_workers.report.charts import HEIGHT, WIDTH, format_number
+from agentrl_workers.report import charts
+from agentrl_workers.report.charts import format_number
 from agentrl_workers.report.conversations import RecordedTrajectory
 from agentrl_workers.report.folder import Run, as_mapping, as_number, read_run
 from agentrl_workers.report.panels import make_panels
@@ -66,8 +67,7 @@ def _render(run: Run) -> str:
         panels=make_panels(run),
         conversations=_conversations(run),
         config_text=_clip(run.config_text, _LONGEST_CONFIG),
-        width=WIDTH,
-        height=HEIGHT,
+        area=charts,
         style=Markup((templates / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -32,6 +32,8 @@ class Panel:
     """How to read them."""
     charts: tuple[Chart, ...]
     """The charts that have data."""
+    is_lead: bool = False
+    """Whether its charts are drawn larger."""
 
 
 def make_panels(run: Run) -> list[Panel]:
@@ -39,9 +41,9 @@ def make_panels(run: Run) -> list[Panel]:
     columns = _Columns(run)
     pooled = f"Each point pools {columns.size} steps. " if columns.size > 1 else ""
     panels = [
-        Panel("Learning", pooled + _LEARNING_NOTE, _learning(run, columns)),
+        Panel("Learning", pooled + _LEARNING_NOTE, _learning(run, columns), is_lead=True),
         Panel("Asynchrony and pace", pooled + _PACE_NOTE, _pace(columns)),
-        Panel("Policy", pooled + _POLICY_NOTE, _policy(columns)),
+        Panel("Policy", pooled + _POLICY_NOTE, _policy(run, columns)),
         Panel("Samples accounted for", pooled + _ACCOUNT_NOTE, _accounts(columns)),
     ]
     return [panel for panel in panels if panel.charts]
@@ -121,9 +123,8 @@ def pool_moments(
 
 
 def _learning(run: Run, columns: _Columns) -> tuple[Chart, ...]:
-    rewards, successes, turns = [], [], []
-    for number, task in enumerate(run.tasks):
-        colour = f"c{number % 8 + 1}"
+    rewards, successes = [], []
+    for task, colour in _task_colours(run):
         count_BS = columns.rows(f"num_trajectories/{task}")
         mean, deviation, count = pool_moments(
             columns.rows(f"reward/{task}"), columns.rows(f"reward_std/{task}"), count_BS
@@ -133,11 +134,9 @@ def _learning(run: Run, columns: _Columns) -> tuple[Chart, ...]:
         rate, _, count = pool_moments(rate_BS, np.zeros_like(rate_BS), count_BS)
         optimum = as_number(run.results.get(task, {}).get("optimum"))
         successes.append(Series(task, colour, rate, band=wilson_interval(rate, count), target=optimum))
-        turns.append(Series(task, colour, columns.pool(f"turns/{task}")))
     return _drawn(
         draw_lines("Success", columns.x, successes, floor=0.0, ceiling=1.0, note="dashed: optimum"),
         draw_lines("Reward", columns.x, rewards, floor=0.0, ceiling=1.0),
-        draw_lines("Turns per trajectory", columns.x, turns, floor=0.0),
     )
 
 
@@ -145,7 +144,6 @@ def _pace(columns: _Columns) -> tuple[Chart, ...]:
     times = [
         Series("train", "c1", columns.pool("time/train_s")),
         Series("wait for samples", "c2", columns.pool("time/wait_s")),
-        Series("publish weights", "c3", columns.pool("weights/publish_s")),
     ]
     lag = [
         Series("mean", "c1", columns.pool("staleness/lag_mean")),
@@ -153,25 +151,25 @@ def _pace(columns: _Columns) -> tuple[Chart, ...]:
     ]
     return _drawn(
         draw_lines("Lag, updates", columns.x, lag, floor=0.0),
-        _single(columns, "Dropped as stale", "staleness/dropped", pool=np.sum),
+        _count(columns, "Dropped as stale", "staleness/dropped"),
+        draw_bars("Seconds per step", columns.x, times),
         _single(columns, "Tokens per second", "throughput/tokens_per_s"),
         _single(columns, "Trajectories per minute", "throughput/trajectories_per_min"),
-        draw_bars("Seconds per step", columns.x, times),
+        _single(columns, "Publishing weights, seconds", "weights/publish_s"),
     )
 
 
-def _policy(columns: _Columns) -> tuple[Chart, ...]:
-    gap = [
-        Series("mean", "c1", columns.pool("policy/logp_gap_mean")),
-        Series("max", "c2", columns.pool("policy/logp_gap_max", np.max)),
-    ]
+def _policy(run: Run, columns: _Columns) -> tuple[Chart, ...]:
+    turns = [Series(task, colour, columns.pool(f"turns/{task}")) for task, colour in _task_colours(run)]
     return _drawn(
-        draw_lines("Log-prob gap, nats", columns.x, gap, floor=0.0),
+        _single(columns, "Log-prob gap, mean, nats", "policy/logp_gap_mean"),
+        _single(columns, "Log-prob gap, largest, nats", "policy/logp_gap_max", pool=np.max),
         _single(columns, "KL to the reference, nats", "policy/kl_reference"),
         _single(columns, "Entropy, nats", "policy/entropy"),
-        _single(columns, "Gradient norm", "policy/grad_norm"),
+        draw_lines("Turns per trajectory", columns.x, turns, floor=0.0),
         _single(columns, "Effective sample size", "policy/effective_sample_size"),
         _single(columns, "Clipped tokens, fraction", "policy/clip_fraction"),
+        _single(columns, "Gradient norm", "policy/grad_norm"),
         _single(columns, "Loss", "policy/loss", floor=None),
     )
 
@@ -180,7 +178,6 @@ def _accounts(columns: _Columns) -> tuple[Chart, ...]:
     ledger = [
         Series(name, colour, columns.pool(f"ledger/{name}", _last))
         for name, colour in _LEDGER_COLOURS.items()
-        if name in columns.under("ledger")
     ]
     names = columns.under("outcome")
     known = [name for name in _OUTCOME_COLOURS if name in names]
@@ -193,8 +190,12 @@ def _accounts(columns: _Columns) -> tuple[Chart, ...]:
     return _drawn(
         draw_bars("Ledger, samples so far", columns.x, ledger),
         draw_bars("Outcomes, trajectories", columns.x, outcomes),
-        _single(columns, "Groups without spread", "groups/zero_variance", pool=np.sum),
+        _count(columns, "Groups without spread", "groups/zero_variance"),
     )
+
+
+def _task_colours(run: Run) -> list[tuple[str, str]]:
+    return [(task, f"c{number % 8 + 1}") for number, task in enumerate(run.tasks)]
 
 
 def _single(
@@ -205,7 +206,11 @@ def _single(
     pool: Callable[[np.ndarray], float] | None = None,
     floor: float | None = 0.0,
 ) -> Chart | None:
-    return draw_lines(title, columns.x, [Series(title, "c1", columns.pool(name, pool))], floor=floor)
+    return draw_lines(title, columns.x, [Series("", "c1", columns.pool(name, pool))], floor=floor)
+
+
+def _count(columns: _Columns, title: str, name: str) -> Chart | None:
+    return draw_bars(title, columns.x, [Series("", "c1", columns.pool(name, np.sum))])
 
 
 def _drawn(*charts: Chart | None) -> tuple[Chart, ...]:
