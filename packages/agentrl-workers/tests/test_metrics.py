@@ -17,7 +17,7 @@ def lines_of(folder: Path) -> list[dict]:
 
 def scalars_of(folder: Path) -> list[tuple[int, str, float]]:
     """Every scalar of the event files, by the TFRecord framing: length, crc, bytes, crc."""
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
     found = []
     for path in sorted((folder / "tensorboard").iterdir()):
@@ -33,7 +33,9 @@ def scalars_of(folder: Path) -> list[tuple[int, str, float]]:
 
 def test_a_step_is_one_json_line_that_is_on_disk_at_once(tmp_path: Path):
     with Metrics(tmp_path / "run") as metrics:
-        metrics.log({"step": 1, "wall_s": 2.5, "reward/guess": np.float32(0.5), "weights/version": np.int64(3)})
+        metrics.log(
+            {"step": 1, "wall_s": 2.5, "reward/guess": np.float32(0.5), "weights/version": np.int64(3)}
+        )
         assert lines_of(tmp_path / "run") == [
             {"step": 1, "wall_s": 2.5, "reward/guess": 0.5, "weights/version": 3}
         ]
@@ -82,7 +84,9 @@ def test_a_new_run_in_an_old_folder_starts_without_its_steps(tmp_path: Path):
         assert read_metrics(tmp_path) == []
 
 
-@pytest.mark.parametrize("torn", [b'{"step": 3, "policy/l', b'{"step": 3}', b"\xff\xfe", b'"step"', b"\x00\x00"])
+@pytest.mark.parametrize(
+    "torn", [b'{"step": 3, "policy/l', b'{"step": 3}', b"\xff\xfe", b'"step"', b"\x00\x00"]
+)
 def test_a_torn_last_line_is_left_out_and_never_glued_to_the_next(tmp_path: Path, torn: bytes):
     with Metrics(tmp_path) as metrics:
         metrics.log({"step": 1})

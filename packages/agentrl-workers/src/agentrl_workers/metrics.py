@@ -93,7 +93,7 @@ class _EventFile:
     def __init__(self, folder: Path, *, first_step: int) -> None:
         # tensorboardX imports torch where it finds it: not before the first run is opened.
         from tensorboardX import RecordWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         folder.mkdir(exist_ok=True)
         # Two files of the same second must not share a name, and TensorBoard reads them by name.
@@ -105,8 +105,8 @@ class _EventFile:
         self._write_event(Event(wall_time=time.time(), step=first_step, session_log=started))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
         values = [
             Summary.Value(tag=name, simple_value=value) for name, value in numbers.items() if name != "step"

@@ -52,7 +52,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def _render(run: Run) -> str:
-    templates = files(__package__) / "templates"
+    templates = files("agentrl_workers.report") / "templates"
     script = (templates / "report.js").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -142,6 +142,8 @@ def _conversations(run: Run) -> list[dict[str, Any]]:
         {
             "when": "late" if one.is_late else "early",
             "is_success": one.is_success,
+            # How a task began and how it ended: what most readers want to see first.
+            "is_open": one.is_late == one.is_success,
             "step": one.record.step,
             "advantage": one.record.advantage,
             "trajectory": one.record.trajectory,
