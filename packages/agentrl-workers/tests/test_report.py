@@ -438,8 +438,8 @@ def test_wilson_bounds_are_those_worked_out_by_hand():
     assert low[0] == pytest.approx(0.71674 - 0.22658, abs=2e-5)
     assert high[0] == pytest.approx(0.71674 + 0.22658, abs=2e-5)
     # Of none of 10 the upper bound is z^2 / (10 + z^2).
-    assert (low[1], high[1]) == (0.0, pytest.approx(3.8416 / 13.8416, abs=2e-5))
-    assert (low[2], high[2]) == (pytest.approx(10 / 13.8416, abs=2e-5), 1.0)
+    assert (low[1], high[1]) == pytest.approx((0.0, 3.8416 / 13.8416), abs=2e-5)
+    assert (low[2], high[2]) == pytest.approx((10 / 13.8416, 1.0), abs=2e-5)
     assert math.isnan(low[3])
     assert math.isnan(high[3])
 
