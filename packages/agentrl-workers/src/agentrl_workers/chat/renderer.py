@@ -67,6 +67,13 @@ class ChatRenderer:
             )
         return self._encode(self._after_reply + rendered[len(self._closed) :])
 
+    def reply(self, message: Message) -> list[int]:
+        """The ids of an assistant message as the template writes one, its end marker included."""
+        question = self._opening[:1]
+        start = len(self._render(question, add_generation_prompt=True))
+        rendered = self._render([*question, _plain(message)])
+        return self._encode(rendered[start:].removesuffix(self._after_reply))
+
     def text(self, token_ids: Sequence[int]) -> str:
         """The ids as text, markers included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))

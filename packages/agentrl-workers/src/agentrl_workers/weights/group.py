@@ -22,7 +22,7 @@ def join_group(
         rank,
         [],
         dist.Backend(backend),
-        dist.PrefixStore(name, store),
+        c10d.PrefixStore(name, store),  # pyright: ignore
         group_name=name,  # pyright: ignore
         timeout=timeout,
     )
