@@ -39,7 +39,7 @@ def test_importing_all_of_a_package_loads_no_sibling_and_nothing_forbidden(packa
 
 
 def test_importing_the_data_modules_of_the_trainer_loads_no_tensors():
-    names = ["cli", "config", "tasks", "buffer", "ledger", "metrics", "progress", "report"]
+    names = ["cli", "config", "tasks", "buffer", "ledger", "mixture", "metrics", "progress", "report"]
     run = loads(*(f"agentrl_workers.{name}" for name in names), "--forbid", "torch")
     assert run.returncode == 0, run.stderr
 
