@@ -1,18 +1,18 @@
 """Picks a few readable conversations of a run in one pass, holding no more than those."""
 
 import json
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agentrl_core import Trajectory
+from agentrl_workers.report.lines import read_lines
 
-_LONGEST_LINE_BYTES = 8 * 2**20
 _MOST_TASKS = 16
 
 
-class TurnText(BaseModel):
+class TurnText(BaseModel, frozen=True):
     """The text of a turn, decoded by the trainer."""
 
     context: str = ""
@@ -21,7 +21,7 @@ class TurnText(BaseModel):
     """What the policy sampled."""
 
 
-class RecordedTrajectory(BaseModel):
+class RecordedTrajectory(BaseModel, frozen=True):
     """A line of `trajectories.jsonl`."""
 
     step: int
@@ -34,10 +34,9 @@ class RecordedTrajectory(BaseModel):
     """Its turns in words; empty where nobody decoded them."""
 
 
-class Conversation(BaseModel):
+@dataclass(frozen=True)
+class Conversation:
     """A recorded episode and why it was picked."""
-
-    model_config = ConfigDict(frozen=True)
 
     is_late: bool
     """Whether it is the last of its kind, rather than the first."""
@@ -62,7 +61,7 @@ def pick_conversations(path: Path) -> tuple[tuple[Conversation, ...], int]:
     first: dict[tuple[str, bool], RecordedTrajectory] = {}
     last: dict[tuple[str, bool], RecordedTrajectory] = {}
     unreadable = 0
-    for line in _lines(path):
+    for line in read_lines(path):
         record = _parse(line)
         if record is None:
             unreadable += 1
@@ -76,14 +75,12 @@ def pick_conversations(path: Path) -> tuple[tuple[Conversation, ...], int]:
         elif len(first) < 2 * _MOST_TASKS:
             first[kind] = record
     picked = [
-        Conversation(is_late=late, is_success=kind[1], record=found[kind])
-        for kind in sorted(first)
-        for late, found in ((False, first), (True, last))
-        if kind in found
+        Conversation(is_late=found is last, is_success=kind[1], record=record)
+        for found in (first, last)
+        for kind, record in found.items()
     ]
-    return tuple(sorted(picked, key=lambda one: (one.record.trajectory.task, one.is_late, one.is_success))), (
-        unreadable
-    )
+    picked.sort(key=lambda one: (one.record.trajectory.task, one.is_late, one.is_success))
+    return tuple(picked), unreadable
 
 
 def _parse(line: bytes | None) -> RecordedTrajectory | None:
@@ -99,17 +96,3 @@ def _parse(line: bytes | None) -> RecordedTrajectory | None:
         return RecordedTrajectory.model_validate_json(whole)
     except (ValueError, RecursionError):
         return None
-
-
-def _lines(path: Path) -> Iterator[bytes | None]:
-    """Each line that is not blank; None for one too long to hold."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        while line := file.readline(_LONGEST_LINE_BYTES):
-            if len(line) == _LONGEST_LINE_BYTES and not line.endswith(b"\n"):
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(_LONGEST_LINE_BYTES)
-                yield None
-            elif line.strip():
-                yield line

@@ -11,6 +11,7 @@ import yaml
 
 from agentrl_core import ConfigError
 from agentrl_workers.report.conversations import Conversation, pick_conversations
+from agentrl_workers.report.lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def read_run(folder: Path) -> Run:
         raise ConfigError(f"no run folder at `{folder}`; give the folder that holds `metrics.jsonl`")
     notes: list[str] = []
     summary = _read_mapping(folder / "summary.json", json.loads, notes)
+    if not (folder / "summary.json").exists():
+        notes.append("The run is still going, or was interrupted.")
     config_text = _read_text(folder / "config.yaml")
     config = _read_mapping(folder / "config.yaml", yaml.safe_load, notes)
     steps = _read_steps(folder / "metrics.jsonl", notes)
@@ -103,7 +106,7 @@ def _read_text(path: Path) -> str:
 
 def _read_mapping(path: Path, parse: Any, notes: list[str]) -> Mapping[str, Any]:
     if not path.exists():
-        notes.append(f"{path.name} is missing: the run is still going, or was interrupted.")
+        notes.append(f"{path.name} is missing.")
         return {}
     try:
         tree = parse(_read_text(path))
@@ -117,11 +120,10 @@ def _read_mapping(path: Path, parse: Any, notes: list[str]) -> Mapping[str, Any]
 
 def _read_steps(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
     steps: dict[int, Mapping[str, Any]] = {}
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    for line in lines:
+    for line in read_lines(path):
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = json.loads(line or b"")
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             steps[record["step"]] = record

@@ -134,8 +134,9 @@ def _learning(run: Run, columns: _Columns) -> tuple[Chart, ...]:
         rate, _, count = pool_moments(rate_BS, np.zeros_like(rate_BS), count_BS)
         optimum = as_number(run.results.get(task, {}).get("optimum"))
         successes.append(Series(task, colour, rate, band=wilson_interval(rate, count), target=optimum))
+    note = "dashed: optimum" if any(math.isfinite(one.target) for one in successes) else ""
     return _drawn(
-        draw_lines("Success", columns.x, successes, floor=0.0, ceiling=1.0, note="dashed: optimum"),
+        draw_lines("Success", columns.x, successes, floor=0.0, ceiling=1.0, note=note),
         draw_lines("Reward", columns.x, rewards, floor=0.0, ceiling=1.0),
     )
 

@@ -13,6 +13,7 @@ from agentrl_workers.chat import ChatRenderer
 from agentrl_workers.losses import masked_sum, token_logps
 from agentrl_workers.samples import Sample, micro_batches
 from agentrl_workers.warmstart.demonstrations import Demonstration
+from agentrl_workers.warmstart.tokenizer import END, PAD
 
 _CONTEXT_WEIGHT = 0.1
 """Weight of the environment's tokens: predicting them teaches the model to copy."""
@@ -22,7 +23,7 @@ _CONTEXT_WEIGHT = 0.1
 class ImitationConfig:
     """Size of the model and length of the training."""
 
-    steps: int
+    steps: int = 2000
     """Optimiser updates."""
     batch_size: int = 48
     """Conversations in an update."""
@@ -47,8 +48,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, hidden_size: int, seed: int
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.get_vocab()[END],
+        pad_token_id=tokenizer.get_vocab()[PAD],
     )
     return Qwen3ForCausalLM(config)
 
@@ -59,7 +60,7 @@ def imitate(
     config: ImitationConfig,
     *,
     seed: int,
-    on_step: Callable[[int, float], None] = lambda step, loss: None,
+    on_step: Callable[[int, float], None],
 ) -> None:
     """Train on the samples' masked tokens, and a little on the others.
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -37,7 +37,7 @@ class WarmstartConfig:
 
     demonstrations: int = 6000
     """Scripted episodes of each task."""
-    imitation: ImitationConfig = ImitationConfig(steps=2000)
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
     """Training on them."""
     seed: int = 0
     """Of everything."""
@@ -77,9 +77,6 @@ async def make_model(
             say(f"imitation {step}/{config.imitation.steps}: {loss:.3f} nats a token")
 
     await asyncio.to_thread(imitate, model, samples, config.imitation, seed=config.seed, on_step=report)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     engine = EmbeddedEngine(model, num_slots=64, context_length=_CONTEXT_LENGTH, seed=config.seed)
     try:
         rates = {task: await _success(client, task, engine, renderer) for task in SKILLS}
@@ -93,6 +90,8 @@ async def make_model(
                 f"the model solves {rate:.0%} of `{task}`, the gate is {low:.0%} to {high:.0%}; "
                 "another `--seed` or more imitation steps give another model"
             )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return rates
 
 

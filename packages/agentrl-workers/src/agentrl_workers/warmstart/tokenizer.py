@@ -24,7 +24,8 @@ CHAT_TEMPLATE = """\
 {%- if messages[0].role == 'system' -%}{{ text(messages[0].content) + '\\n' }}{%- endif -%}
 {{ 'tools:\\n' }}
 {%- for tool in tools -%}
-{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }}) {{ tool.function.description + '\\n' }}
+{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})
+{{- ' ' + tool.function.description + '\\n' }}
 {%- endfor -%}
 {{ '<|im_end|>\\n' }}
 {%- endif -%}
