@@ -23,7 +23,7 @@ VOID = {"meta", "link", "br", "path", "circle", "img", "input", "hr"}
 
 def a_step(step: int, random_: random.Random) -> dict[str, float]:
     skill = 1 / (1 + math.exp(-(step - 25) / 7))
-    record: dict[str, float] = {"step": step, "wall_s": 5.1 * step}
+    record: dict[str, float] = {"step": step, "wall_s": 1.7e9 + 5.1 * step}
     for task, low in (("guess-number", 0.25), ("key-value", 0.35)):
         success = min(1.0, max(0.0, low + (0.97 - low) * skill + random_.gauss(0, 0.05)))
         record |= {
@@ -37,7 +37,7 @@ def a_step(step: int, random_: random.Random) -> dict[str, float]:
     return record | {
         "staleness/lag_mean": 1.1 + random_.random() * 0.4,
         "staleness/lag_max": random_.choice([2, 2, 3]),
-        "staleness/dropped": random_.choice([0, 0, 0, 2]),
+        "staleness/dropped": 2 * (step // 7),
         "throughput/tokens_per_s": random_.gauss(4800, 250),
         "throughput/trajectories_per_min": random_.gauss(1500, 90),
         "policy/logp_gap_mean": 0.0007 + 0.0002 * random_.random(),
@@ -255,7 +255,7 @@ def test_every_area_of_the_metrics_has_a_chart(tmp_path: Path):
         "Reward",
         "Turns per trajectory",
         "Lag, updates",
-        "Dropped as stale",
+        "Dropped as stale, so far",
         "Tokens per second",
         "Trajectories per minute",
         "Log-prob gap, mean, nats",
@@ -300,6 +300,15 @@ def test_an_empty_folder_gives_a_page_that_says_what_is_missing(tmp_path: Path):
     ):
         assert said in page.text
     assert page.tags("table") == 0
+
+
+def test_an_interrupted_run_shows_what_its_steps_know(tmp_path: Path):
+    run = make_run(tmp_path / "run", steps=41)
+    (run / "summary.json").unlink()
+    text = page_of(run).text
+    assert "The run is still going, or was interrupted." in text
+    # 40 intervals of 5.1 s, and 128 trajectories a step.
+    assert "Training steps 41 of 60 Wall time 3 min 24 s Trajectories trained 5,248" in text
 
 
 def test_a_run_without_the_second_evaluation_says_so(tmp_path: Path):
@@ -454,13 +463,21 @@ def test_pooled_moments_are_those_of_the_union():
     first, second = np.array([0.0, 1.0, 1.0]), np.array([0.5, 0.25, 0.0, 0.75, 1.0])
     mean, deviation, count = pool_moments(
         np.array([[first.mean(), second.mean(), np.nan]]),
-        np.array([[first.std(), second.std(), np.nan]]),
+        np.array([[first.std(ddof=1), second.std(ddof=1), np.nan]]),
         np.array([[3.0, 5.0, np.nan]]),
     )
     union = np.concatenate([first, second])
     assert mean[0] == pytest.approx(union.mean())
-    assert deviation[0] == pytest.approx(union.std())
+    assert deviation[0] == pytest.approx(union.std(ddof=1))
     assert count[0] == 8
+
+
+def test_samples_of_unknown_size_pool_without_a_deviation():
+    unknown = np.full((1, 2), np.nan)
+    mean, deviation, count = pool_moments(np.array([[0.2, 0.6]]), np.array([[0.1, 0.1]]), unknown)
+    assert mean[0] == pytest.approx(0.4)
+    assert math.isnan(deviation[0])
+    assert math.isnan(count[0])
 
 
 def test_a_long_run_is_pooled_into_few_points(tmp_path: Path):

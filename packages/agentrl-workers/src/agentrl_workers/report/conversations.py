@@ -49,7 +49,7 @@ class Conversation:
 def is_success(trajectory: Trajectory) -> bool:
     """Whether an episode reached its goal: full score where the task reports one, else full reward."""
     result = trajectory.reward if trajectory.score is None else trajectory.score
-    return result >= 1.0 - 1e-6
+    return result >= 1.0
 
 
 def pick_conversations(path: Path) -> tuple[tuple[Conversation, ...], int]:

@@ -93,7 +93,9 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
     last = run.steps[-1] if run.steps else {}
     planned = as_number(run.config.get("steps"))
     steps = _number(run.summary.get("steps", last.get("step", 0)))
-    wall_s = as_number(run.summary.get("wall_s", last.get("wall_s")))
+    # A run that was interrupted has no wall time of its own, but its steps carry clock readings.
+    stepped_s = as_number(last.get("wall_s")) - as_number(run.steps[0].get("wall_s")) if run.steps else 0.0
+    wall_s = as_number(run.summary.get("wall_s", stepped_s))
     memory_mb = as_number(run.summary.get("peak_rss_mb"))
     trained = as_mapping(run.summary.get("ledger")).get("trained", last.get("ledger/trained"))
     return [

@@ -97,29 +97,27 @@ def _last(values: np.ndarray) -> float:
 def pool_moments(
     mean_BS: np.ndarray, deviation_BS: np.ndarray, count_BS: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, population deviation and count of the union of samples, per row.
+    """Mean, deviation and count of the union of samples, per row.
 
     Args:
         mean_BS: means of S samples in B rows, NaN where there is none.
-        deviation_BS: their population deviations.
-        count_BS: their sizes; samples of unknown size pool with equal weight and give no count.
+        deviation_BS: their deviations, with the divisor n - 1.
+        count_BS: their sizes; where a row has none, its means weigh the same and give no deviation.
 
     Returns:
-        Three arrays (B).
+        Three arrays (B), NaN where nothing is known.
     """
-    known = np.isfinite(mean_BS)
-    counted = known & np.isfinite(count_BS) & (count_BS > 0)
-    weight_BS = np.where(counted, count_BS, 0.0)
-    without = weight_BS.sum(axis=1, keepdims=True) == 0
-    weight_BS = np.where(without, known.astype(np.float64), weight_BS)
-    filled_BS = np.where(known, mean_BS, 0.0)
+    known_BS = np.isfinite(mean_BS)
+    count_BS = np.where(known_BS & np.isfinite(count_BS), count_BS, 0.0)
+    count_B = count_BS.sum(axis=1)
+    weight_BS = np.where(count_B[:, None] > 0, count_BS, known_BS)
+    filled_BS = np.where(known_BS, mean_BS, 0.0)
+    squares_BS = np.where(count_BS > 1, (count_BS - 1) * deviation_BS**2, 0.0) + count_BS * filled_BS**2
     with np.errstate(invalid="ignore", divide="ignore"):
-        total_B = weight_BS.sum(axis=1)
-        mean_B = (weight_BS * filled_BS).sum(axis=1) / total_B
-        squares_BS = np.where(weight_BS > 0, weight_BS * (deviation_BS**2 + filled_BS**2), 0.0)
-        variance_B = squares_BS.sum(axis=1) / total_B - mean_B**2
-    count_B = np.where(without[:, 0], np.nan, total_B)
-    return mean_B, np.sqrt(np.clip(variance_B, 0.0, None)), count_B
+        mean_B = (weight_BS * filled_BS).sum(axis=1) / weight_BS.sum(axis=1)
+        variance_B = (squares_BS.sum(axis=1) - count_B * mean_B**2) / (count_B - 1)
+    deviation_B = np.sqrt(np.where(count_B > 1, np.clip(variance_B, 0.0, None), np.nan))
+    return mean_B, deviation_B, np.where(count_B > 0, count_B, np.nan)
 
 
 def _learning(run: Run, columns: _Columns) -> tuple[Chart, ...]:
@@ -152,7 +150,7 @@ def _pace(columns: _Columns) -> tuple[Chart, ...]:
     ]
     return _drawn(
         draw_lines("Lag, updates", columns.x, lag, floor=0.0),
-        _count(columns, "Dropped as stale", "staleness/dropped"),
+        _count(columns, "Dropped as stale, so far", "staleness/dropped", pool=_last),
         draw_bars("Seconds per step", columns.x, times),
         _single(columns, "Tokens per second", "throughput/tokens_per_s"),
         _single(columns, "Trajectories per minute", "throughput/trajectories_per_min"),
@@ -191,7 +189,7 @@ def _accounts(columns: _Columns) -> tuple[Chart, ...]:
     return _drawn(
         draw_bars("Ledger, samples so far", columns.x, ledger),
         draw_bars("Outcomes, trajectories", columns.x, outcomes),
-        _count(columns, "Groups without spread", "groups/zero_variance"),
+        _count(columns, "Groups without spread", "groups/zero_variance", pool=np.sum),
     )
 
 
@@ -210,8 +208,8 @@ def _single(
     return draw_lines(title, columns.x, [Series("", "c1", columns.pool(name, pool))], floor=floor)
 
 
-def _count(columns: _Columns, title: str, name: str) -> Chart | None:
-    return draw_bars(title, columns.x, [Series("", "c1", columns.pool(name, np.sum))])
+def _count(columns: _Columns, title: str, name: str, *, pool: Callable[[np.ndarray], float]) -> Chart | None:
+    return draw_bars(title, columns.x, [Series("", "c1", columns.pool(name, pool))])
 
 
 def _drawn(*charts: Chart | None) -> tuple[Chart, ...]:
