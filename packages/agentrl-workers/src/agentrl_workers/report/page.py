@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from agentrl_core import Turn
 from agentrl_workers.report import charts
@@ -68,8 +67,8 @@ def _render(run: Run) -> str:
         conversations=_conversations(run),
         config_text=_clip(run.config_text, _LONGEST_CONFIG),
         area=charts,
-        style=Markup((templates / "report.css").read_text(encoding="utf-8")),
-        script=Markup(script),
+        style=(templates / "report.css").read_text(encoding="utf-8"),
+        script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
