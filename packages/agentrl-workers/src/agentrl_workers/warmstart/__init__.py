@@ -3,6 +3,7 @@
 players --play over the wire--> Demonstration --> tokenizer, imitation --> a model folder
 """
 
-from agentrl_workers.warmstart.recipe import WarmstartConfig, make_model
+from agentrl_workers.warmstart.imitation import ImitationConfig
+from agentrl_workers.warmstart.recipe import WarmstartConfig, WarmstartError, make_model
 
-__all__ = ["WarmstartConfig", "make_model"]
+__all__ = ["ImitationConfig", "WarmstartConfig", "WarmstartError", "make_model"]
