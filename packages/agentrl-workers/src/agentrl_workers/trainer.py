@@ -80,6 +80,7 @@ class Trainer:
         )
         self._changed = asyncio.Event()
         self._useless = 0
+        self._started = time.monotonic()
 
     async def __aenter__(self) -> Self:
         config = self.config
@@ -265,7 +266,7 @@ class Trainer:
         counts = self.ledger.counts()
         metrics = {
             "step": self.version,
-            "wall_s": time.time(),
+            "wall_s": time.monotonic() - self._started,
             **metrics,
             "staleness/dropped": self.ledger.filtered["stale"],
             "throughput/tokens_per_s": sum(t.num_tokens for t in batch.trajectories) / seconds,

@@ -33,8 +33,7 @@ async def make_first_model(
         ConfigError: the folder is in use.
         WarmstartError: the model plays too well or too badly.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"`{folder}` is not empty; choose another folder")
+    _check_empty(folder)
     config = WarmstartConfig(demonstrations, ImitationConfig(steps=steps), seed)
     with tempfile.TemporaryDirectory() as logs:
         async with (
@@ -43,3 +42,8 @@ async def make_first_model(
         ):
             await make_model(client, folder, config, say=say)
     say(f"wrote {folder}")
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"`{folder}` is not empty; choose another folder")

@@ -41,9 +41,9 @@ async def quickstart(options: Options, progress: Progress) -> Path:
     started = time.monotonic()
     progress.stage("starting the controller and the task workers")
     async with LocalEnvironments(list(TARGETS.values()), options.run_dir / "logs") as environments:
+        work = asyncio.create_task(_work(options, progress, environments.url))
         watching = [asyncio.create_task(environments.watch()), asyncio.create_task(memory.watch())]
         try:
-            work = asyncio.create_task(_work(options, progress, environments.url))
             await _first(work, watching)
             summary = work.result()
         finally:
