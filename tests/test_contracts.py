@@ -7,6 +7,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +55,15 @@ def test_the_check_itself_finds_a_forbidden_import():
     run = loads("agentrl_core.client", "--forbid", "aiohttp")
     assert run.returncode == 1
     assert "loads aiohttp" in run.stderr
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_requires_no_sibling_but_core(package):
+    # Names like ours on the public index belong to others, so such a requirement would install their code.
+    required = metadata.requires(package.replace("_", "-")) or []
+    always = [requirement for requirement in required if "extra ==" not in requirement]
+    siblings = [name.replace("_", "-") for name in SIBLINGS[package]]
+    assert [line for line in always if line.startswith(tuple(siblings))] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
