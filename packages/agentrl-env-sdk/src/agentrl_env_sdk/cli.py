@@ -1,0 +1,78 @@
+"""`agentrl-env`: serve a task, or play it by hand."""
+
+import asyncio
+import logging
+import sys
+from importlib.metadata import version
+
+import click
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("agentrl-env-sdk"), prog_name="agentrl-env")
+def main() -> None:
+    """Write, play and serve tasks for language-model agents."""
+
+
+@main.command()
+@click.argument("target")
+@click.option("--controller", help="The controller's API, such as http://127.0.0.1:5020/api.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on [a free one].")
+@click.option("--advertise", help="Address under which the controller reaches this worker [its own].")
+@click.option("--concurrency", type=click.IntRange(1), help="Episodes at the same time [the task's].")
+@click.option("--token", envvar="AGENTRL_TOKEN", help="Bearer token, asked for and sent.")
+def serve(
+    target: str,
+    controller: str | None,
+    host: str,
+    port: int,
+    advertise: str | None,
+    concurrency: int | None,
+    token: str | None,
+) -> None:
+    """Serve TARGET: file.py, file.py:Class or package.module:Class.
+
+    Without --controller, agents talk to the worker directly.
+    """
+    from agentrl_core import ConfigError
+    from agentrl_env_sdk.target import load_task
+    from agentrl_env_sdk.worker import Runner, Worker, WorkerConfig
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        task = load_task(target)
+        config = WorkerConfig(host=host, port=port, controller=controller, advertise=advertise, token=token)
+
+        async def run() -> None:
+            runner = Runner(task, concurrency=concurrency)
+            worker = Worker(
+                runner, config, ready=lambda url: click.echo(f"Serving {task.task_name} on {url}")
+            )
+            await worker.serve()
+
+        asyncio.run(run())
+    except ConfigError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("target")
+@click.option("--index", type=int, help="Sample to play [the split's first].")
+@click.option("--split", help="Split to take it from [the first].")
+@click.option("--seed", type=int, help="Seed of the episode [the sample's own].")
+def play(target: str, index: int | None, split: str | None, seed: int | None) -> None:
+    """Play TARGET by hand: you are the agent.
+
+    Type a call such as `guess number=5` or `guess {"number": 5}`, or any text to say it. End with Ctrl-D.
+    """
+    from agentrl_core import ConfigError
+    from agentrl_env_sdk.play import play_by_hand
+    from agentrl_env_sdk.target import load_task
+
+    try:
+        asyncio.run(play_by_hand(load_task(target), index=index, split=split, seed=seed))
+    except ConfigError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,241 @@
+"""The worker's HTTP API: the published routes, and the controller's for agents that come without one."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agentrl_core import (
+    DEADLINE_HEADER,
+    REQUEST_ID_HEADER,
+    SESSION_HEADER,
+    SESSION_HEADER_ALIAS,
+    InteractRequest,
+)
+from agentrl_env_sdk.session import Exchange
+from agentrl_env_sdk.worker.runner import Runner, RunnerError, SessionId
+
+Cancelled = Callable[[SessionId], Awaitable[None]]
+
+
+class _Start(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    index: int | str = -1
+    session_id: int | str | None = None
+    custom_task: Any = None
+    seed: int | None = None
+
+
+class _Interact(InteractRequest):
+    session_id: int | str | None = None
+
+
+class _SessionName(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    session_id: int | str | None = None
+
+
+def create_app(runner: Runner, *, token: str | None = None, cancelled: Cancelled | None = None) -> FastAPI:
+    """The API of a worker.
+
+    Args:
+        runner: plays the episodes.
+        token: bearer token that every request must carry.
+        cancelled: told of each session that `cancel_with_notice` has ended.
+    """
+    app = FastAPI(title=f"AgentRL task worker: {runner.task.task_name}", docs_url="/docs")
+    api = _Api(runner, cancelled)
+    routes: list[tuple[str, Any, str]] = [
+        ("start_sample", api.start_sample, "POST"),
+        ("interact", api.interact, "POST"),
+        ("cancel", api.cancel, "POST"),
+        ("cancel_with_notice", api.cancel_with_notice, "POST"),
+        ("sample_status", api.sample_status, "POST"),
+        ("cancel_all", api.cancel_all, "POST"),
+        ("cancel_all_with_notice", api.cancel_all_with_notice, "POST"),
+        ("calculate_overall", api.calculate_overall, "POST"),
+        ("get_indices", api.get_indices, "GET"),
+        ("get_sessions", api.get_sessions, "GET"),
+        ("worker_status", api.worker_status, "GET"),
+        ("list_workers", api.list_workers, "GET"),
+    ]
+    for name, handler, method in routes:
+        app.add_api_route(f"/api/{name}", handler, methods=[method])
+    app.add_api_route("/healthz", api.healthz, methods=["GET"])
+    app.add_exception_handler(RunnerError, _refused)
+    app.add_exception_handler(ValidationError, _malformed)
+    app.add_exception_handler(TimeoutError, _late)
+    if token is not None:
+        app.middleware("http")(_require(token))
+    return app
+
+
+class _Api:
+    def __init__(self, runner: Runner, cancelled: Cancelled | None) -> None:
+        self._runner = runner
+        self._cancelled = cancelled
+
+    async def start_sample(self, request: Request) -> JSONResponse:
+        body = _Start.model_validate(await _json(request))
+        session_id, exchange = await self._runner.start(
+            body.index,
+            session_id=body.session_id,
+            custom_task=body.custom_task,
+            seed=body.seed,
+            request_id=request.headers.get(REQUEST_ID_HEADER),
+            deadline_s=_deadline_s(request),
+        )
+        return _answer(_wire(exchange), request, **{SESSION_HEADER: str(session_id)})
+
+    async def interact(self, request: Request) -> JSONResponse:
+        body = _Interact.model_validate(await _json(request))
+        named = body.session_id
+        session_id = _session_id(request, named)
+        exchange = await self._runner.interact(
+            session_id,
+            body.messages,
+            request_id=request.headers.get(REQUEST_ID_HEADER),
+            deadline_s=_deadline_s(request),
+        )
+        wire = _wire(exchange)
+        # A controller names the session in the body and expects the answer below `env_out`; an agent that
+        # comes without one names it in a header and expects the controller's flat answer.
+        return _answer(wire if named is None else {"session_id": session_id, "env_out": wire}, request)
+
+    async def cancel(self, request: Request) -> None:
+        await self._runner.cancel(await self._named(request))
+
+    async def cancel_with_notice(self, request: Request) -> None:
+        session_id = await self._named(request)
+        await self._runner.cancel(session_id)
+        if self._cancelled is not None:
+            await self._cancelled(session_id)
+
+    async def cancel_all(self) -> None:
+        await self._runner.cancel_all()
+
+    async def cancel_all_with_notice(self) -> None:
+        sessions = list(self._runner.sessions)
+        await self._runner.cancel_all()
+        for session_id in sessions:
+            if self._cancelled is not None:
+                await self._cancelled(session_id)
+
+    async def sample_status(self, request: Request) -> dict[str, Any]:
+        session_id = await self._named(request)
+        return {"session_id": session_id, "status": self._runner.status(session_id)}
+
+    async def calculate_overall(self, request: Request) -> Any:
+        body = await _json(request)
+        return self._runner.task.calculate_overall(body.get("results", []))
+
+    async def get_indices(self, split: str | None = None) -> Any:
+        splits = self._runner.samples.splits
+        if split is None:
+            return [index for indices in splits.values() for index in indices]
+        if split not in splits:
+            raise RunnerError(
+                f"task `{self._runner.task.task_name}` has no split `{split}`; it has {sorted(splits)}"
+            )
+        return splits[split]
+
+    async def get_sessions(self) -> dict[str, Any]:
+        return {str(session_id): index for session_id, index in self._runner.sessions.items()}
+
+    async def worker_status(self) -> dict[str, int]:
+        return {"concurrency": self._runner.concurrency, "current": len(self._runner.sessions)}
+
+    async def list_workers(self, request: Request) -> dict[str, Any]:
+        worker = {
+            "id": 0,
+            "address": str(request.base_url) + "api",
+            "capacity": self._runner.concurrency,
+            "current": len(self._runner.sessions),
+            "status": "ALIVE",
+        }
+        return {self._runner.task.task_name: {"indices": await self.get_indices(), "workers": {"0": worker}}}
+
+    async def healthz(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def _named(self, request: Request) -> SessionId:
+        return _session_id(request, _SessionName.model_validate(await _json(request)).session_id)
+
+
+async def _json(request: Request) -> Any:
+    body = await request.body()
+    if not body.strip():
+        return {}
+    try:
+        return await request.json()
+    except ValueError as error:
+        raise RunnerError(f"the body is no JSON: {error}", http_status=422) from error
+
+
+def _session_id(request: Request, named: SessionId | None) -> SessionId:
+    if named is not None:
+        return named
+    header = request.headers.get(SESSION_HEADER) or request.headers.get(SESSION_HEADER_ALIAS)
+    if header is None:
+        raise RunnerError("name the session: `session_id` in the body, or the header of that name")
+    return int(header) if header.isdecimal() else header
+
+
+def _deadline_s(request: Request) -> float | None:
+    header = request.headers.get(DEADLINE_HEADER, "")
+    return int(header) / 1000.0 if header.isdecimal() else None
+
+
+def _wire(exchange: Exchange) -> dict[str, Any]:
+    tools = exchange.tools
+    return {
+        "messages": [message.to_wire() for message in exchange.messages],
+        "tools": [tool.model_dump(mode="json") for tool in tools] if tools is not None else None,
+        "status": exchange.status,
+        "finish": exchange.finish,
+        "reward": exchange.reward,
+        "metric": exchange.metrics,
+        "metrics": exchange.metrics,
+    }
+
+
+def _answer(content: Any, request: Request, **headers: str) -> JSONResponse:
+    request_id = request.headers.get(REQUEST_ID_HEADER)
+    if request_id is not None:
+        headers[REQUEST_ID_HEADER] = request_id
+    return JSONResponse(content, headers=headers)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RunnerError)
+    return JSONResponse({"detail": str(error)}, status_code=error.http_status)
+
+
+async def _malformed(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ValidationError)
+    faults = "; ".join(f"`{'.'.join(map(str, fault['loc']))}`: {fault['msg']}" for fault in error.errors())
+    return JSONResponse({"detail": faults}, status_code=422)
+
+
+async def _late(_: Request, error: Exception) -> JSONResponse:
+    del error
+    return JSONResponse(
+        {"detail": "the deadline passed; the answer is kept for the same request id"}, status_code=504
+    )
+
+
+def _require(token: str) -> Callable[..., Awaitable[Any]]:
+    expected = f"Bearer {token}".encode()
+
+    async def check(request: Request, proceed: Callable[[Request], Awaitable[Any]]) -> Any:
+        given = request.headers.get("Authorization", "").encode()
+        if request.url.path.startswith("/api/") and not secrets.compare_digest(given, expected):
+            return JSONResponse({"detail": "the bearer token is missing or wrong"}, status_code=401)
+        return await proceed(request)
+
+    return check
