@@ -1,0 +1,152 @@
+"""Task workers as their heartbeats tell of them."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agentrl_controller.placement import Slots
+from agentrl_core import ErrorCode, Heartbeat, SampleIndex, SessionError, WorkerStatus
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A task worker."""
+
+    id: int
+    """Identity here."""
+    task: str
+    """What it serves."""
+    address: str
+    """Where it is reached."""
+    capacity: int
+    """Sessions it holds at most."""
+    last_visit: float
+    """When its last heartbeat came, on the monotonic clock."""
+    stale: bool = False
+    """Whether it is drained: it keeps its sessions and gets no new one."""
+    status: WorkerStatus = WorkerStatus.ALIVE
+    """Whether its heartbeats come."""
+    sessions: set[int] = field(default_factory=set)
+    """Sessions that hold a slot of it."""
+
+    @property
+    def slots(self) -> Slots:
+        """Its room, for placement."""
+        available = self.status is WorkerStatus.ALIVE and not self.stale
+        return Slots(self.id, self.capacity, len(self.sessions), available)
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """A task that some worker serves."""
+
+    indices: list[SampleIndex]
+    """Every sample, the same on each worker."""
+    known: frozenset[SampleIndex]
+    """The same, for look-up."""
+    splits: dict[str, list[SampleIndex]]
+    """Named subsets."""
+    workers: dict[int, Worker] = field(default_factory=dict)
+    """Its workers by id."""
+
+    @property
+    def by_position(self) -> bool:
+        """Whether all indices are strings, so that a number means a position."""
+        return bool(self.indices) and all(isinstance(index, str) for index in self.indices)
+
+
+class Registry:
+    """Workers by task."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskRecord] = {}
+        self._ids = itertools.count(1)
+
+    def heartbeat(self, beat: Heartbeat, *, now: float) -> Worker:
+        """Take in a heartbeat; returns the worker, new or known.
+
+        Raises:
+            SessionError: its indices differ from those of the task's other workers.
+        """
+        record = self._record(beat)
+        worker = next((w for w in record.workers.values() if w.address == beat.address), None)
+        if worker is None or worker.status is not WorkerStatus.ALIVE:
+            # A worker that was given up begins anew: its sessions here have ended.
+            if worker is not None:
+                del record.workers[worker.id]
+            worker = Worker(next(self._ids), beat.name, beat.address, beat.concurrency, now)
+            record.workers[worker.id] = worker
+        worker.capacity = beat.concurrency
+        worker.last_visit = now
+        return worker
+
+    def _record(self, beat: Heartbeat) -> TaskRecord:
+        record = self.tasks.get(beat.name)
+        if record is not None and record.indices == beat.indices:
+            record.splits = beat.splits or record.splits
+            return record
+        others = [w for w in record.workers.values() if w.address != beat.address] if record else []
+        if any(worker.status is WorkerStatus.ALIVE for worker in others):
+            raise SessionError(
+                f"the {len(beat.indices)} indices of `{beat.address}` differ from those of other workers of "
+                f"`{beat.name}`; every worker of a task sends the same list in the same order",
+                code=ErrorCode.BAD_REQUEST,
+            )
+        workers = record.workers if record else {}
+        record = TaskRecord(beat.indices, frozenset(beat.indices), beat.splits or {}, workers)
+        self.tasks[beat.name] = record
+        return record
+
+    def task(self, name: str) -> TaskRecord:
+        """A task by name.
+
+        Raises:
+            SessionError: no worker serves it.
+        """
+        record = self.tasks.get(name)
+        if record is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise SessionError(
+                f"no worker serves task `{name}`; served: {known}", code=ErrorCode.UNKNOWN_TASK
+            )
+        return record
+
+    def worker(self, task: str, worker_id: int) -> Worker:
+        """A worker of a task.
+
+        Raises:
+            SessionError: it is unknown.
+        """
+        worker = self.task(task).workers.get(worker_id)
+        if worker is None:
+            raise SessionError(f"task `{task}` has no worker {worker_id}", code=ErrorCode.BAD_REQUEST)
+        return worker
+
+    def silent(self, *, now: float, lease_s: float) -> list[Worker]:
+        """Workers that live by name alone: no heartbeat within the lease."""
+        return [w for w in self._all() if w.status is WorkerStatus.ALIVE and now - w.last_visit > lease_s]
+
+    def forget(self, *, now: float, forget_s: float) -> None:
+        """Drop workers that were lost long ago, and tasks that nobody serves any more."""
+        for worker in list(self._all()):
+            if worker.status is not WorkerStatus.ALIVE and now - worker.last_visit > forget_s:
+                del self.tasks[worker.task].workers[worker.id]
+        for name in [name for name, record in self.tasks.items() if not record.workers]:
+            del self.tasks[name]
+
+    def _all(self) -> Iterable[Worker]:
+        return (worker for record in self.tasks.values() for worker in record.workers.values())
+
+
+def sample_of(record: TaskRecord, index: SampleIndex, *, task: str) -> SampleIndex:
+    """The index as the worker knows it: a number means a position where all indices are strings.
+
+    Raises:
+        SessionError: the task has no such sample.
+    """
+    if isinstance(index, int) and record.by_position and 0 <= index < len(record.indices):
+        return record.indices[index]
+    if index not in record.known:
+        message = f"task `{task}` has {len(record.indices)} samples, none is {index!r}"
+        raise SessionError(message, code=ErrorCode.UNKNOWN_INDEX)
+    return index
