@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Self
 
 from agentrl_core import AgentRLError
+from agentrl_core.client import SessionClient
 
 _STOP_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 90.0
 _URL = re.compile(rb"(https?://\S+)")
 _TAIL_LINES = 8
+_POLL_S = 0.05
 
 
 class ServiceError(AgentRLError):
@@ -150,6 +152,7 @@ class LocalEnvironments:
                 for number, target in enumerate(self._targets)
             ]
             await asyncio.gather(*(worker.start() for worker in workers))
+            await self._registered()
         except BaseException:
             await self.__aexit__()
             raise
@@ -157,6 +160,12 @@ class LocalEnvironments:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(service.stop() for service in reversed(self._services)))
+
+    async def _registered(self) -> None:
+        """Wait until the controller knows every task."""
+        async with SessionClient(self.url) as client, asyncio.timeout(_START_TIMEOUT_S):
+            while len(await client.tasks()) < len(self._targets):
+                await asyncio.sleep(_POLL_S)
 
     async def watch(self) -> None:
         """Return never while all live.
