@@ -164,7 +164,7 @@ class LocalEnvironments:
     async def _registered(self) -> None:
         """Wait until the controller knows every task."""
         async with SessionClient(self.url) as client, asyncio.timeout(_START_TIMEOUT_S):
-            while len(await client.tasks()) < len(self._targets):
+            while len(await client.tasks()) < len(self._targets):  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(_POLL_S)
 
     async def watch(self) -> None:

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import aiohttp
 import uvicorn
 
-from agentrl_core import SESSION_HEADER, ConfigError, Heartbeat
+from agentrl_core import SESSION_HEADER, Heartbeat
+from agentrl_core.sockets import listen, url_of
 from agentrl_env_sdk.worker.http import create_app
 from agentrl_env_sdk.worker.runner import Runner, SessionId
 
@@ -68,8 +68,8 @@ class Worker:
         Raises:
             ConfigError: the port is in use or the host unknown.
         """
-        listener = _listen(self._config.host, self._config.port)
-        url = f"http://{self._config.host}:{listener.getsockname()[1]}/api"
+        listener = listen(self._config.host, self._config.port)
+        url = url_of(listener, path="/api")
         async with aiohttp.ClientSession(headers=self._headers) as http:
             app = create_app(self._runner, token=self._config.token, cancelled=self._notice(http))
             server = _Server(
@@ -137,21 +137,6 @@ class Worker:
                 return f"HTTP {response.status}: {(await response.text())[:200]}"
         except (aiohttp.ClientError, TimeoutError) as error:
             return str(error) or type(error).__name__
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        reason = "the port is in use" if error.errno == 98 else error.strerror
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {reason}; choose another `--port`, or 0"
-        ) from error
-    return listener
 
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:

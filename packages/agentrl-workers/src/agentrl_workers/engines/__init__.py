@@ -6,6 +6,13 @@
 `base` holds the contract, `embedded` the engine in plain torch.
 """
 
-from agentrl_workers.engines.base import Engine, EngineError, FinishReason, Generation, SamplingParams
+from agentrl_workers.engines.base import (
+    Engine,
+    EngineError,
+    FinishReason,
+    Generation,
+    OnToken,
+    SamplingParams,
+)
 
-__all__ = ["Engine", "EngineError", "FinishReason", "Generation", "SamplingParams"]
+__all__ = ["Engine", "EngineError", "FinishReason", "Generation", "OnToken", "SamplingParams"]

@@ -1,6 +1,6 @@
 """What every rollout engine takes and gives: token ids in, token ids with their log-probabilities out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import torch
 
 FinishReason = Literal["stop", "length", "abort"]
+
+OnToken = Callable[[int, float], None]
+"""Told of each token and its log-probability as it is sampled, on the caller's event loop."""
 
 
 class EngineError(AgentRLError):
@@ -72,8 +75,10 @@ class Engine(Protocol):
         """Longest sequence in tokens, prompt and reply together."""
         ...
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        """Sample one reply.
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, on_token: OnToken | None = None
+    ) -> Generation:
+        """Sample one reply; cancelling the call takes it out of the batch.
 
         Raises:
             EngineError: the prompt does not fit the context, or the engine has stopped.

@@ -1,6 +1,7 @@
 """A rollout engine in this process: continuous batching over a slotted key-value cache in plain torch."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -12,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl_core import PolicyVersion, Segment
-from agentrl_workers.engines.base import EngineError, FinishReason, Generation, SamplingParams
+from agentrl_workers.engines.base import EngineError, FinishReason, Generation, OnToken, SamplingParams
 from agentrl_workers.engines.cache import SlotCache
 from agentrl_workers.engines.sampler import sample
 
@@ -23,6 +24,7 @@ class _Request:
     sampling: SamplingParams
     done: Callable[["_Request", FinishReason | Exception], None]
     generator: torch.Generator | None
+    on_token: OnToken | None = None
     token_ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     versions: list[PolicyVersion] = field(default_factory=list)
@@ -101,7 +103,9 @@ class EmbeddedEngine:
         """Longest sequence in tokens, prompt and reply together."""
         return self._context_length
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, on_token: OnToken | None = None
+    ) -> Generation:
         """Sample one reply; cancelling the call takes the request out of the batch.
 
         Raises:
@@ -122,6 +126,9 @@ class EmbeddedEngine:
         if sampling.seed is not None:
             own = torch.Generator(self._device).manual_seed(sampling.seed)
         request = _Request(list(prompt_ids), sampling, done, own)
+        if on_token is not None:
+            told = on_token
+            request.on_token = lambda token_id, logp: _tell(loop, told, token_id, logp)
         self._submit(self._waiting, request)
         try:
             return await future
@@ -307,6 +314,8 @@ class EmbeddedEngine:
         request.logps.append(logp)
         request.versions.append(self._version)
         self.num_sampled_tokens += 1
+        if request.on_token is not None:
+            request.on_token(token_id, logp)
         length = len(request.prompt_ids) + len(request.token_ids)
         if token_id in request.sampling.stop_token_ids:
             self._release(slot, "stop")
@@ -320,6 +329,12 @@ class EmbeddedEngine:
         if slot.is_stale:
             slot.cached_ids.clear()
         request.done(request, reason)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, on_token: OnToken, token_id: int, logp: float) -> None:
+    """Pass a token to its caller, who may be gone."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(on_token, token_id, logp)
 
 
 def _missing(slot: _Slot) -> list[int]:
