@@ -1,0 +1,22 @@
+"""Models to evaluate: endpoints and scripted policies behind one interface.
+
+`agentrl_eval.models.openai` holds the endpoint; it takes a while to import.
+"""
+
+from agentrl_eval.models.base import (
+    ContextLimitError,
+    Model,
+    ModelRefusedError,
+    ModelReply,
+    ModelUnavailableError,
+)
+from agentrl_eval.models.scripted import ScriptedModel
+
+__all__ = [
+    "ContextLimitError",
+    "Model",
+    "ModelRefusedError",
+    "ModelReply",
+    "ModelUnavailableError",
+    "ScriptedModel",
+]
