@@ -3,13 +3,14 @@
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl_controller import metrics
 from agentrl_controller.controller import Controller
@@ -69,7 +70,8 @@ def create_app(controller: Controller) -> FastAPI:
     app.add_api_route("/metrics", routes.metrics, methods=["GET"])
     app.add_exception_handler(SessionError, _refused)
     app.add_exception_handler(ValidationError, _malformed)
-    app.middleware("http")(_guard(controller))
+    config = controller.config
+    app.add_middleware(_Guard, token=config.token, max_body_bytes=config.max_body_bytes)
     return app
 
 
@@ -247,25 +249,27 @@ async def _malformed(_: Request, error: Exception) -> Response:
     return JSONResponse({"message": faults, "code": ErrorCode.BAD_REQUEST}, status_code=400)
 
 
-def _guard(controller: Controller) -> Callable[..., Awaitable[Any]]:
-    """Refuse what lacks the token, and bodies that are too large."""
-    token = controller.config.token
-    expected = f"Bearer {token}".encode()
-    limit = controller.config.max_body_bytes
+class _Guard:
+    """Refuses what lacks the token, and bodies that are too large; plain ASGI, as every request passes it."""
 
-    async def check(request: Request, proceed: Callable[[Request], Awaitable[Any]]) -> Any:
-        given = request.headers.get("Authorization", "").encode()
-        if (
-            token is not None
-            and request.url.path != "/healthz"
-            and not secrets.compare_digest(given, expected)
-        ):
+    def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode() if token is not None else None
+        self._limit = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        given = headers.get(b"authorization", b"")
+        is_open = self._expected is None or scope["path"] == "/healthz"
+        if not is_open and not secrets.compare_digest(given, self._expected or b""):
             content = {"message": "the bearer token is missing or wrong", "code": ErrorCode.UNAUTHORIZED}
             return JSONResponse(content, status_code=401)
-        length = request.headers.get("Content-Length", "0")
-        if length.isdecimal() and int(length) > limit:
-            message = f"the body has {length} bytes, the limit is {limit}"
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._limit:
+            message = f"the body has {int(length)} bytes, the limit is {self._limit}"
             return JSONResponse({"message": message, "code": ErrorCode.BAD_REQUEST}, status_code=413)
-        return await proceed(request)
-
-    return check
+        return None

@@ -17,6 +17,9 @@ from agentrl_workers.engines.base import EngineError, FinishReason, Generation, 
 from agentrl_workers.engines.cache import SlotCache
 from agentrl_workers.engines.sampler import sample
 
+_ADMIT_EVERY = 4
+"""Decoding steps from one admission to the next while the batch is not empty."""
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
@@ -228,7 +231,9 @@ class EmbeddedEngine:
             if slot.request is not None and slot.request.aborted:
                 self._release(slot, "abort")
         decoding = self._running()
-        admitted = self._admit()
+        # A prefill costs about as much for many prompts as for one, so newcomers wait a few tokens for company.
+        is_time = not decoding or self._num_steps % _ADMIT_EVERY == 0
+        admitted = self._admit() if is_time else []
         if admitted:
             self._forward(admitted)
         if decoding:

@@ -90,7 +90,7 @@ def play_trail(history: Sequence[Message], skill: float, chance: random.Random) 
 
 
 SKILLS = {
-    "guess": Skill(play_guess, clumsy=0.1, expert_share=0.15),
+    "guess": Skill(play_guess, clumsy=0.1, expert_share=0.25),
     "trail": Skill(play_trail, clumsy=0.4, expert_share=0.2),
 }
 """Tuned so that the demonstrations succeed about a third of the time."""
