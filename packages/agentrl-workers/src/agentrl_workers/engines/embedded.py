@@ -231,7 +231,7 @@ class EmbeddedEngine:
             if slot.request is not None and slot.request.aborted:
                 self._release(slot, "abort")
         decoding = self._running()
-        # A prefill costs about as much for many prompts as for one, so newcomers wait a few tokens for company.
+        # A prefill costs about as much for many prompts as for one, so newcomers wait for company.
         is_time = not decoding or self._num_steps % _ADMIT_EVERY == 0
         admitted = self._admit() if is_time else []
         if admitted:
