@@ -88,6 +88,7 @@ class Session:
         self._pending = _Pending()
         self._answer: asyncio.Future[Exchange] | None = None
         self._reply: asyncio.Future[AgentReply] | None = None
+        self._is_closed = False
 
     @property
     def finished(self) -> bool:
@@ -143,6 +144,8 @@ class Session:
 
     async def action(self, said: Said = ()) -> AgentReply:
         """Send messages to the agent and wait for its reply."""
+        if self._is_closed:
+            raise asyncio.CancelledError("the session has been cancelled")
         self.say(said)
         if self._answer is None or self._answer.done():
             raise RuntimeError("`session.action` was called twice at the same time")
@@ -165,6 +168,10 @@ class Session:
         if not self._reply.done():
             self._reply.set_result(AgentReply(tuple(messages)))
 
+    def close(self) -> None:
+        """Let nothing more be said; a task that swallows its cancellation finds out here."""
+        self._is_closed = True
+
     def conclude(self, status: SampleStatus) -> None:
         """Give the last answer."""
         self.status = self.status or status
@@ -179,6 +186,11 @@ class Session:
         return Exchange(pending.messages, tools, status, finish, pending.reward, dict(self.metrics))
 
 
+def encodable(text: str) -> str:
+    """The text with halves of characters, which no JSON reader takes, replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def as_messages(said: Said) -> list[Message]:
     """What a task says, as messages.
 
@@ -186,7 +198,7 @@ def as_messages(said: Said) -> list[Message]:
         TypeError: it is none of the forms.
     """
     if isinstance(said, str):
-        return [Message(role="user", content=said)]
+        return [Message(role="user", content=encodable(said))]
     if isinstance(said, Message):
         return [said]
     if isinstance(said, Sequence) and all(isinstance(message, Message) for message in said):

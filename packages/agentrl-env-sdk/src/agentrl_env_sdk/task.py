@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agentrl_core import ConfigError, Message, SampleIndex, SampleStatus, ToolCall
-from agentrl_env_sdk.session import AgentReply, Said, Session, as_messages
+from agentrl_env_sdk.session import AgentReply, Said, Session, as_messages, encodable
 from agentrl_env_sdk.tools import BadCallError, BoundTool, known_tools, on_thread, resolve_call, tools_of
 
 
@@ -164,5 +164,5 @@ async def _answer(
 
 
 def _tool_message(tool_call: ToolCall, result: Any) -> Message:
-    content = result if isinstance(result, str | list) else str(result)
+    content = result if isinstance(result, list) else encodable(str(result))
     return Message(role="tool", content=content, tool_call_id=tool_call.id)

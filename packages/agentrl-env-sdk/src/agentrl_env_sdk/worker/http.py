@@ -1,10 +1,13 @@
 """The worker's HTTP API: the published routes, and the controller's for agents that come without one."""
 
+import asyncio
+import json
+import math
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -79,8 +82,9 @@ class _Api:
     def __init__(self, runner: Runner, cancelled: Cancelled | None) -> None:
         self._runner = runner
         self._cancelled = cancelled
+        self._notices: set[asyncio.Task[None]] = set()
 
-    async def start_sample(self, request: Request) -> JSONResponse:
+    async def start_sample(self, request: Request) -> Response:
         body = _Start.model_validate(await _json(request))
         session_id, exchange = await self._runner.start(
             body.index,
@@ -92,7 +96,7 @@ class _Api:
         )
         return _answer(_wire(exchange), request, **{SESSION_HEADER: str(session_id)})
 
-    async def interact(self, request: Request) -> JSONResponse:
+    async def interact(self, request: Request) -> Response:
         body = _Interact.model_validate(await _json(request))
         named = body.session_id
         session_id = _session_id(request, named)
@@ -112,19 +116,27 @@ class _Api:
 
     async def cancel_with_notice(self, request: Request) -> None:
         session_id = await self._named(request)
-        await self._runner.cancel(session_id)
-        if self._cancelled is not None:
-            await self._cancelled(session_id)
+        self._runner.status(session_id)
+        self._end_and_tell(session_id)
 
     async def cancel_all(self) -> None:
         await self._runner.cancel_all()
 
     async def cancel_all_with_notice(self) -> None:
-        sessions = list(self._runner.sessions)
-        await self._runner.cancel_all()
-        for session_id in sessions:
+        for session_id in list(self._runner.sessions):
+            self._end_and_tell(session_id)
+
+    def _end_and_tell(self, session_id: SessionId) -> None:
+        """Answer at once; the notice follows when the episode has ended."""
+
+        async def work() -> None:
+            await self._runner.cancel(session_id)
             if self._cancelled is not None:
                 await self._cancelled(session_id)
+
+        task = asyncio.create_task(work())
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
 
     async def sample_status(self, request: Request) -> dict[str, Any]:
         session_id = await self._named(request)
@@ -204,11 +216,31 @@ def _wire(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def _answer(content: Any, request: Request, **headers: str) -> JSONResponse:
+def _answer(content: Any, request: Request, **headers: str) -> Response:
     request_id = request.headers.get(REQUEST_ID_HEADER)
     if request_id is not None:
         headers[REQUEST_ID_HEADER] = request_id
-    return JSONResponse(content, headers=headers)
+    return Response(_encode(content), headers=headers, media_type="application/json")
+
+
+def _encode(content: Any) -> bytes:
+    """Strict JSON: numbers that are none become null, numpy's become plain, anything else its text."""
+    try:
+        return json.dumps(content, allow_nan=False, default=_plain).encode()
+    except ValueError:
+        return json.dumps(_finite(content), allow_nan=False, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    return _finite(value.item()) if hasattr(value, "item") else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:

@@ -19,6 +19,7 @@ _log = logging.getLogger("agentrl_env_sdk")
 
 _HEARTBEAT_TIMEOUT_S = 10.0
 _DRAIN_TIMEOUT_S = 30.0
+_EXPIRY_PERIOD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ class Worker:
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             stop = _signals()
             beating = asyncio.create_task(self._beat(http, self._config.advertise or url))
+            expiring = asyncio.create_task(self._expire())
             self._ready(url)
             await asyncio.wait([serving, asyncio.create_task(stop[0].wait())], return_when="FIRST_COMPLETED")
             beating.cancel()
+            expiring.cancel()
             await self._drain(stop[1])
             server.should_exit = True
             await serving
@@ -93,6 +96,11 @@ class Worker:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(hurry.wait(), timeout=0.1)
         await self._runner.cancel_all()
+
+    async def _expire(self) -> None:
+        while True:
+            self._runner.expire()
+            await asyncio.sleep(_EXPIRY_PERIOD_S)
 
     async def _beat(self, http: aiohttp.ClientSession, address: str) -> None:
         """Tell the controller again and again that this worker lives; one request at a time."""

@@ -99,7 +99,6 @@ class Runner:
         if request_id is not None and request_id in self._starts:
             session_id = self._starts[request_id]
             return session_id, await self._answer(self._find(session_id), deadline_s)
-        self._expire()
         session_id = secrets.randbelow(_MAX_SESSION_ID) if session_id is None else session_id
         if session_id in self._live or session_id in self._finished:
             raise RunnerError(f"session {session_id} exists already")
@@ -208,6 +207,7 @@ class Runner:
         """Cancel an episode once; a second time would cut its clean-up short."""
         if live.runner is not None and not live.is_stopping:
             live.is_stopping = True
+            live.session.close()
             live.runner.cancel()
 
     async def _answer(self, live: _Live, deadline_s: float | None) -> Exchange:
@@ -258,8 +258,8 @@ class Runner:
         except Exception:
             _log.exception("teardown of `%s` failed in session %s", self.task.task_name, session.id)
 
-    def _expire(self) -> None:
-        """Cancel episodes that nobody has talked to for too long."""
+    def expire(self) -> None:
+        """Cancel episodes that nobody has talked to for too long; to be called now and then."""
         limit = time.monotonic() - self._idle_timeout_s
         for live in list(self._live.values()):
             if not live.is_busy and live.last_used < limit:

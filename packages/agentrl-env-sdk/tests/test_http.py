@@ -1,0 +1,188 @@
+import asyncio
+import math
+
+import httpx
+import pytest
+
+from agentrl_core import ErrorCode, SessionError
+from agentrl_core.client import SessionClient
+from agentrl_env_sdk import Session, tool
+from agentrl_env_sdk.worker import Runner
+from agentrl_env_sdk.worker.http import create_app
+
+
+@pytest.fixture
+def runner(counter):
+    return Runner(counter, concurrency=2)
+
+
+@pytest.fixture
+async def http(runner):
+    transport = httpx.ASGITransport(create_app(runner))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker/api/") as client:
+        yield client
+
+
+def add(number):
+    function = {"name": "add", "arguments": f'{{"number": {number}}}'}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
+
+
+async def test_the_published_routes_have_their_published_shapes(http):
+    started = await http.post("start_sample", json={"index": 1, "session_id": 5})
+    assert started.headers["session_id"] == "5"
+    body = started.json()
+    assert body["messages"] == [{"role": "user", "content": "count to three, sample 1"}]
+    assert body["tools"][0]["function"]["name"] == "add"
+    assert (body["status"], body["finish"], body["reward"], body["metric"]) == ("running", False, 0.0, {})
+
+    assert (await http.get("get_sessions")).json() == {"5": 1}
+    assert (await http.get("worker_status")).json() == {"concurrency": 2, "current": 1}
+    assert (await http.post("sample_status", json={"session_id": 5})).json()["status"] == "running"
+
+    answer = (await http.post("interact", json={"session_id": 5, "messages": [add(3)]})).json()
+    assert answer["session_id"] == 5
+    last = answer["env_out"]
+    assert (last["status"], last["finish"], last["reward"]) == ("completed", True, pytest.approx(0.6))
+    assert last["metric"]["score"] == pytest.approx(0.6)
+    assert (await http.get("get_indices")).json() == [0, 1, 2, 3, 4]
+    assert (await http.get("get_indices", params={"split": "test"})).json() == [3, 4]
+    assert (await http.post("calculate_overall", json={"name": "n", "results": [{}]})).json() == {"total": 1}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "detail"),
+    [
+        ("start_sample", {"index": 99, "session_id": 1}, 400, "none is 99"),
+        ("interact", {"session_id": 404, "messages": []}, 400, "session 404 is unknown here"),
+        ("interact", {"messages": []}, 400, "name the session"),
+        ("interact", {"session_id": 1, "messages": "hi"}, 422, "`messages`"),
+        ("cancel", {"session_id": 404}, 400, "session 404 is unknown here"),
+        ("start_sample", b"{", 422, "the body is no JSON"),
+    ],
+)
+async def test_what_is_wrong_is_told_as_detail(http, route, body, status, detail):
+    sent = {"content": body} if isinstance(body, bytes) else {"json": body}
+    answer = await http.post(route, **sent)
+    assert answer.status_code == status
+    assert detail in answer.json()["detail"]
+
+
+async def test_an_unknown_split_is_told_with_those_there_are(http):
+    answer = await http.get("get_indices", params={"split": "dev"})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        400,
+        "task `counter` has no split `dev`; it has ['test', 'train']",
+    )
+
+
+async def test_a_full_worker_answers_406(http):
+    for session_id in (1, 2):
+        await http.post("start_sample", json={"index": 0, "session_id": session_id})
+    assert (await http.post("start_sample", json={"index": 0, "session_id": 3})).status_code == 406
+    await http.post("cancel_all")
+    assert (await http.post("start_sample", json={"index": 0, "session_id": 3})).status_code == 200
+
+
+async def test_a_request_id_comes_back_and_repeats_the_answer(http):
+    named = {"X-Request-Id": "r1"}
+    first = await http.post("start_sample", json={"index": 0}, headers=named)
+    again = await http.post("start_sample", json={"index": 0}, headers=named)
+    assert first.headers["X-Request-Id"] == "r1"
+    assert first.headers["session_id"] == again.headers["session_id"]
+    assert (await http.get("worker_status")).json()["current"] == 1
+
+
+async def test_a_passed_deadline_is_504_and_the_answer_is_kept(runner, counter):
+    gate = asyncio.Event()
+
+    class Gated(type(counter)):
+        @tool
+        async def add(self, session: Session, number: int) -> str:
+            """Add."""
+            await gate.wait()
+            return "late"
+
+    app = create_app(Runner(Gated()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/api/") as http:
+        session_id = int((await http.post("start_sample", json={"index": 0})).headers["session_id"])
+        body = {"session_id": session_id, "messages": [add(1)]}
+        headers = {"X-Request-Id": "r", "X-Deadline-Ms": "20"}
+        assert (await http.post("interact", json=body, headers=headers)).status_code == 504
+        gate.set()
+        late = await http.post("interact", json=body, headers={"X-Request-Id": "r"})
+        assert late.json()["env_out"]["messages"][0]["content"] == "late"
+
+
+async def test_cancel_with_notice_answers_at_once_and_tells_at_the_end(runner, counter):
+    told = asyncio.Queue()
+    app = create_app(runner, cancelled=told.put)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/api/") as http:
+        await http.post("start_sample", json={"index": 0, "session_id": 9})
+        assert (await http.post("cancel_with_notice", json={"session_id": 9})).status_code == 200
+        async with asyncio.timeout(5):
+            assert await told.get() == 9
+        assert runner.sessions == {}
+
+
+async def test_a_token_is_asked_for(counter):
+    app = create_app(Runner(counter), token="secret")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/api/") as http:
+        assert (await http.get("get_indices")).status_code == 401
+        allowed = await http.get("get_indices", headers={"Authorization": "Bearer secret"})
+        assert allowed.json() == [0, 1, 2, 3, 4]
+
+
+async def test_metrics_that_are_no_json_and_large_and_multimodal_content_pass(counter):
+    parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+
+    class Odd(type(counter)):
+        @tool
+        def add(self, session: Session, number: int) -> list:
+            """Add."""
+            session.reward(0.0, loss=math.nan, path={"a": math.inf})
+            return [*parts, {"type": "text", "text": "x" * 1_000_000}]
+
+    app = create_app(Runner(Odd()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/api/") as http:
+        await http.post("start_sample", json={"index": 0, "session_id": 1})
+        reply = (await http.post("interact", json={"session_id": 1, "messages": [add(1)]})).json()["env_out"]
+    assert reply["metrics"] == {"loss": None, "path": {"a": None}}
+    assert reply["messages"][0]["content"][0] == parts[0]
+    assert len(reply["messages"][0]["content"][1]["text"]) == 1_000_000
+
+
+async def test_an_agent_without_a_controller_talks_to_the_worker(unused_tcp_server, call):
+    url = unused_tcp_server
+    async with SessionClient(url) as client:
+        assert await client.indices("counter", split="train") == [0, 1, 2]
+        assert list(await client.tasks()) == ["counter"]
+        session = await client.start("counter", 2, seed=1)
+        assert session.opening.messages[0].text == "count to three, sample 2"
+        assert (await session.interact([call("add", number=1)])).messages[0].text == "1"
+        reply = await session.interact([call("add", number=2)])
+        assert reply.finish
+        assert reply.metrics["score"] == pytest.approx(0.7)
+        other = await client.start("counter", 0)
+        await other.cancel()
+        with pytest.raises(SessionError) as caught:
+            await other.interact([])
+        assert caught.value.code is ErrorCode.BAD_REQUEST
+
+
+@pytest.fixture
+async def unused_tcp_server(runner):
+    import uvicorn
+
+    from agentrl_core.sockets import listen, url_of
+
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(create_app(runner), log_level="warning"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    yield url_of(listener, path="/api")
+    server.should_exit = True
+    await serving

@@ -1,0 +1,152 @@
+import asyncio
+import contextlib
+import enum
+import json
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from agentrl_core import FunctionCall, ToolCall
+from agentrl_env_sdk import Session, tool
+from agentrl_env_sdk.tools import BadCallError, bind, resolve_call, tools_of
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
+
+class Options(TypedDict):
+    depth: int
+
+
+def bound(function: Any):
+    return bind(function, session_type=Session)
+
+
+def move(
+    session: Session,
+    to: Point,
+    colour: Colour = Colour.RED,
+    mode: Literal["fast", "slow"] = "slow",
+    tags: list[str] | None = None,
+    weights: dict[str, float] | None = None,
+) -> str:
+    """Move the piece.
+
+    Args:
+        to: where it goes
+        colour: whose it is
+    """
+    return f"{to.x},{to.y} {colour.value} {mode} {tags} {weights}"
+
+
+def test_a_schema_comes_from_signature_and_docstring_and_hides_the_session():
+    spec = bound(move).spec.function
+    assert (spec.name, spec.description) == ("move", "Move the piece.")
+    assert list(spec.parameters["properties"]) == ["to", "colour", "mode", "tags", "weights"]
+    assert spec.parameters["required"] == ["to"]
+    assert spec.parameters["properties"]["mode"]["enum"] == ["fast", "slow"]
+    assert spec.parameters["properties"]["to"]["description"] == "where it goes"
+    assert spec.parameters["$defs"]["Point"]["properties"]["x"] == {"type": "integer"}
+    assert spec.parameters["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert spec.parameters["additionalProperties"] is False
+    json.dumps(spec.parameters)
+
+
+async def test_arguments_arrive_as_the_types_that_were_declared():
+    found = bound(move)
+    arguments = found.parse('{"to": {"x": 3}, "colour": "blue", "tags": ["a"], "weights": {"b": 1}}')
+    assert arguments["to"] == Point(x=3)
+    assert arguments["colour"] is Colour.BLUE
+    assert await found.call(None, arguments) == "3,0 blue slow ['a'] {'b': 1.0}"
+
+
+def test_typed_dicts_and_optional_arguments_are_understood():
+    def look(options: Options, where: str | None = None) -> str:
+        """Look."""
+        return f"{options} {where}"
+
+    found = bound(look)
+    assert found.parse('{"options": {"depth": 2}}') == {"options": {"depth": 2}, "where": None}
+    with pytest.raises(BadCallError, match=r"argument `options\.depth` is missing"):
+        found.parse('{"options": {}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "argument `number` is missing"),
+        ("{}", "argument `number` is missing"),
+        ('{"number": 1, "n": 2}', "argument `n` is unknown"),
+        ('{"number": "many"}', "argument `number`: Input should be a valid integer"),
+        ("{number: 1}", "arguments must be a JSON object"),
+        ("[1]", "arguments must be a JSON object, got list"),
+        ("3", "arguments must be a JSON object, got int"),
+        ('"{\\"number\\": 1}"', "arguments are JSON inside a string"),
+        ("[" * 100_000, "arguments must be a JSON object"),
+    ],
+)
+def test_a_bad_call_names_the_argument_and_the_rule_and_shows_an_example(text, message):
+    def guess(number: int) -> str:
+        """Guess."""
+        return str(number)
+
+    with pytest.raises(BadCallError) as caught:
+        bound(guess).parse(text)
+    assert message in str(caught.value)
+    assert 'example: {"number": 1}' in str(caught.value)
+
+
+def test_an_unknown_tool_is_answered_with_the_ones_that_exist():
+    call = ToolCall(function=FunctionCall(name="jump", arguments="{}"))
+    with pytest.raises(BadCallError, match=r"there is no tool `jump`; tools: move\(to, colour, mode"):
+        resolve_call(call, {"move": bound(move)})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(st.text() | json_values.map(json.dumps))
+def test_whatever_a_model_writes_is_parsed_or_a_bad_call(text):
+    with contextlib.suppress(BadCallError):
+        assert isinstance(bound(move).parse(text)["to"], Point)
+
+
+def test_tools_are_found_in_order_and_through_inheritance():
+    class Base:
+        @tool
+        def first(self) -> str:
+            """First."""
+            return "1"
+
+        @tool
+        async def second(self) -> str:
+            """Second."""
+            return "2"
+
+    class Derived(Base):
+        @tool
+        def third(self) -> str:
+            """Third."""
+            return "3"
+
+        def no_tool(self) -> str:
+            return ""
+
+    found = tools_of(Derived(), session_type=Session)
+    assert list(found) == ["first", "second", "third"]
+    assert asyncio.run(found["second"].call(None, {})) == "2"
