@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+_INTERRUPTED = 130
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("agentrl-eval"), prog_name="agentrl-eval")
@@ -17,14 +19,16 @@ def main() -> None:
 
 @main.command()
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
-@click.option("--model", required=True, help="openai:NAME, NAME as the endpoint knows it.")
+@click.option(
+    "--model", required=True, help="openai:NAME as the endpoint knows it, or scripted:FILE of replies."
+)
 @click.option("--base-url", help="The model's endpoint, such as http://127.0.0.1:8000/v1 [OpenAI's].")
 @click.option("--api-key-env", default="OPENAI_API_KEY", show_default=True, help="Variable with its key.")
 @click.option("--controller", default="http://127.0.0.1:5020/api", show_default=True, help="Its API.")
 @click.option("--controller-token", envvar="AGENTRL_TOKEN", help="The controller's bearer token.")
 @click.option("--split", default="test", show_default=True, help="Which samples; `all` for every one.")
 @click.option("-n", "--samples", type=click.IntRange(1), help="The first so many of each task [all].")
-@click.option("--indices", help="These samples instead, such as 3,5,7.")
+@click.option("--indices", help="Only these samples, such as 3,5,7.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Episodes a sample.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True)
 @click.option("--max-tokens", type=click.IntRange(1), default=1024, show_default=True, help="A reply.")
@@ -67,31 +71,30 @@ def run(
     from agentrl_eval.command import run as carry_out
     from agentrl_eval.plan import Plan
 
-    plan = Plan(
-        tasks=tasks,
-        model=model,
-        split=None if split == "all" else split,
-        samples=samples,
-        indices=_indices(indices),
-        repeats=repeats,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        max_turns=max_turns,
-        seed=seed,
-        success_threshold=success_threshold,
-    )
     endpoints = Endpoints(controller, controller_token, base_url, api_key_env)
     where = folder or Path("evals") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     try:
+        plan = Plan(
+            tasks=tasks,
+            model=model,
+            split=None if split == "all" else split,
+            samples=samples,
+            indices=_indices(indices),
+            repeats=repeats,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            max_turns=max_turns,
+            seed=seed,
+            success_threshold=success_threshold,
+        )
         complete = asyncio.run(carry_out(plan, endpoints, where, concurrency=concurrency, resume=resume))
-    except* AgentRLError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+    except AgentRLError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except asyncio.CancelledError:
+        sys.exit(_INTERRUPTED)
     if not complete:
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
 
 
 def _indices(text: str | None) -> tuple[int | str, ...] | None:

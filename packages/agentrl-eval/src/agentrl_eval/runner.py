@@ -1,27 +1,157 @@
 """Plays the episodes of a plan: a model and an environment talk until one ends it."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl_core import ErrorCode, Message, Outcome, Reply, SessionError, Tool, outcome_of
+from agentrl_core import (
+    AgentRLError,
+    ConfigError,
+    ErrorCode,
+    Message,
+    Outcome,
+    Reply,
+    SampleIndex,
+    SessionError,
+    Tool,
+)
 from agentrl_core.client import Session, SessionClient
 from agentrl_eval.journal import Journal, Record
-from agentrl_eval.models import ContextLimitError, Model, ModelReply, ModelUnavailableError
-from agentrl_eval.plan import Plan, Sample, samples_of
+from agentrl_eval.models import Model, ModelReply
+from agentrl_eval.outcomes import end_of, failure_of, score_of
+from agentrl_eval.plan import Plan
+from agentrl_eval.results import Results, summarise
+from agentrl_eval.sampling import Sample, samples_of
 
 _ATTEMPTS = 3
+_FIRST_CONTACT_S = 20.0
+_LATE_START_S = 5.0
 
 OnRecord = Callable[[Record, int], None]
-"""Told of each episode's result and of how many episodes there are."""
+"""Told of each episode's result and of how many episodes there are in all."""
+
+
+async def evaluate(
+    plan: Plan,
+    model: Model,
+    client: SessionClient,
+    *,
+    journal: Journal | None = None,
+    concurrency: int = 32,
+    on_record: OnRecord | None = None,
+    stop: asyncio.Event | None = None,
+) -> Results:
+    """Play what the journal lacks and count all of it.
+
+    Args:
+        plan: what to play.
+        model: the agent.
+        client: reaches the environments.
+        journal: gets every attempt; in memory where it is absent.
+        concurrency: episodes at the same time.
+        on_record: told of each result, those of the journal first.
+        stop: when set, nothing new begins and running episodes are cancelled.
+
+    Raises:
+        ConfigError: a task, split or sample is unknown, or the controller does not answer.
+        SessionError: the controller refuses.
+        ModelUnusableError: the model will answer no conversation at all.
+    """
+    started = time.monotonic()
+    journal = Journal() if journal is None else journal
+    samples = {
+        task: samples_of(
+            plan, task=task, available=await available_samples(client, task=task, split=plan.split)
+        )
+        for task in plan.tasks
+    }
+    total = sum(map(len, samples.values()))
+    finished = journal.finished()
+    todo = [sample for episodes in samples.values() for sample in episodes if sample not in finished]
+
+    def tell(record: Record) -> None:
+        if on_record is not None:
+            on_record(record, total)
+
+    for record in journal.records:
+        if record.final:
+            tell(record)
+    player = _Player(plan, model, client, journal)
+    await _play_all(player, todo, concurrency=concurrency, tell=tell, stop=stop or asyncio.Event())
+    planned = {task: len(episodes) for task, episodes in samples.items()}
+    return summarise(plan, journal.records, planned=planned, wall_s=time.monotonic() - started)
+
+
+async def available_samples(client: SessionClient, *, task: str, split: str | None) -> list[SampleIndex]:
+    """The samples of a task's split, in the task's order.
+
+    Raises:
+        ConfigError: the task or the split is unknown, or the controller does not answer.
+        SessionError: the controller refuses.
+    """
+    try:
+        async with asyncio.timeout(_FIRST_CONTACT_S):
+            try:
+                return await client.indices(task, split=split)
+            except SessionError as error:
+                if error.code not in (ErrorCode.UNKNOWN_TASK, ErrorCode.UNKNOWN_INDEX, ErrorCode.BAD_REQUEST):
+                    raise
+                tasks = await client.tasks()
+                if task in tasks:
+                    raise ConfigError(f"{error}; choose with `--split`, `all` takes every sample") from error
+                served = ", ".join(f"`{name}`" for name in sorted(tasks)) or "none"
+                raise ConfigError(f"no task `{task}` at {client.url}; tasks there: {served}") from error
+    except TimeoutError as error:
+        raise ConfigError(
+            f"no answer from {client.url} within {_FIRST_CONTACT_S:.0f} s; is the controller running there?"
+        ) from error
+
+
+async def _play_all(
+    player: "_Player",
+    samples: list[Sample],
+    *,
+    concurrency: int,
+    tell: Callable[[Record], None],
+    stop: asyncio.Event,
+) -> None:
+    queue = iter(samples)
+
+    async def work() -> None:
+        for sample in queue:
+            tell(await player.result_of(sample))
+
+    async def watch(workers: list[asyncio.Task[None]]) -> None:
+        await stop.wait()
+        for worker in workers:
+            worker.cancel()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(work()) for _ in range(min(concurrency, len(samples)))]
+            watcher = group.create_task(watch(workers))
+            if workers:
+                await asyncio.wait(workers)
+            watcher.cancel()
+    except* AgentRLError as failures:
+        # One says it all: the others met the same fault or were cancelled because of it.
+        raise _first(failures) from None
+
+
+def _first(failures: BaseException) -> BaseException:
+    while isinstance(failures, BaseExceptionGroup):
+        failures = failures.exceptions[0]
+    return failures
 
 
 @dataclass(slots=True)
 class _Episode:
     """What an attempt has gathered so far."""
 
+    seed: int
     messages: list[Message] = field(default_factory=list)
     tools: list[Tool] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -42,141 +172,93 @@ class _Episode:
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
 
-
-async def evaluate(
-    plan: Plan,
-    model: Model,
-    client: SessionClient,
-    journal: Journal,
-    *,
-    concurrency: int = 32,
-    on_record: OnRecord = lambda record, total: None,  # noqa: ARG005
-    stop: asyncio.Event | None = None,
-) -> bool:
-    """Play what the journal lacks; returns whether every episode has a result now.
-
-    Args:
-        plan: what to play.
-        model: the agent.
-        client: reaches the environments.
-        journal: gets every attempt.
-        concurrency: episodes at the same time.
-        on_record: told of each result.
-        stop: when set, nothing new begins and running episodes are cancelled.
-
-    Raises:
-        ConfigError: a sample is unknown.
-        SessionError: a task is unknown, or the controller unreachable.
-        ModelRefusedError: the endpoint refuses for good.
-    """
-    todo: list[Sample] = []
-    for task in plan.tasks:
-        todo += samples_of(plan, task, await client.indices(task, split=plan.split))
-    left = [sample for sample in todo if sample not in journal.finished]
-    queue = iter(left)
-    stop = stop or asyncio.Event()
-
-    async def work() -> None:
-        for sample in queue:
-            if stop.is_set():
-                return
-            record = await _attempts(plan, model, client, journal, sample)
-            on_record(record, len(todo))
-
-    async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(work()) for _ in range(min(concurrency, len(left)))]
-        watcher = group.create_task(_cancel_on(stop, workers))
-        await asyncio.wait(workers) if workers else None
-        watcher.cancel()
-    return not stop.is_set()
-
-
-async def _cancel_on(stop: asyncio.Event, workers: list[asyncio.Task[None]]) -> None:
-    await stop.wait()
-    for worker in workers:
-        worker.cancel()
-
-
-async def _attempts(
-    plan: Plan, model: Model, client: SessionClient, journal: Journal, sample: Sample
-) -> Record:
-    """Play an episode, again where the infrastructure failed it, and write each attempt."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        episode = _Episode()
-        started = time.monotonic()
-        outcome, reason = await _play(plan, model, client, sample, episode)
-        final = outcome is not Outcome.INFRASTRUCTURE_ERROR or attempt == _ATTEMPTS
-        score = episode.metrics.get("score")
-        record = Record(
+    def record(self, sample: Sample, *, outcome: Outcome, **more: Any) -> Record:
+        return Record(
             task=sample.task,
             index=sample.index,
             repeat=sample.repeat,
-            attempt=attempt,
-            final=final,
             outcome=outcome,
-            reason=reason,
-            score=(score if isinstance(score, int | float) else episode.reward)
-            if outcome.is_scored
-            else None,
-            reward=episode.reward,
-            turns=episode.turns,
-            prompt_tokens=episode.prompt_tokens,
-            completion_tokens=episode.completion_tokens,
-            duration_s=round(time.monotonic() - started, 4),
-            metrics=episode.metrics,
+            score=score_of(self.metrics, reward=self.reward) if outcome.is_scored else None,
+            reward=self.reward,
+            turns=self.turns,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            metrics=self.metrics,
+            **more,
         )
-        journal.write(record, [message.to_wire() for message in episode.messages])
-        if final:
-            return record
-    raise AssertionError("unreachable")
 
 
-async def _play(
-    plan: Plan, model: Model, client: SessionClient, sample: Sample, episode: _Episode
-) -> tuple[Outcome, str]:
-    session: Session | None = None
-    seed = sample.seed(plan.seed)
-    try:
-        session = await client.start(sample.task, sample.index, seed=seed)
-        return await _converse(plan, model, session, episode, seed)
-    except ContextLimitError as error:
-        return Outcome.TRUNCATED, str(error)
-    except ModelUnavailableError as error:
-        return Outcome.INFRASTRUCTURE_ERROR, f"model: {error}"
-    except SessionError as error:
-        if error.code in (ErrorCode.UNKNOWN_TASK, ErrorCode.UNAUTHORIZED):
+class _Player:
+    """Plays single episodes of a plan."""
+
+    def __init__(self, plan: Plan, model: Model, client: SessionClient, journal: Journal) -> None:
+        self._plan = plan
+        self._model = model
+        self._client = client
+        self._journal = journal
+        self._tried = journal.attempts()
+
+    async def result_of(self, sample: Sample) -> Record:
+        """Play an episode, again where the infrastructure failed it, and write each attempt."""
+        attempt = self._tried[sample]
+        while True:
+            attempt += 1
+            episode = _Episode(seed=sample.seed(self._plan.seed))
+            started = time.monotonic()
+            outcome, reason = await self._play(sample, episode)
+            final = outcome is not Outcome.INFRASTRUCTURE_ERROR or attempt >= _ATTEMPTS
+            record = episode.record(
+                sample,
+                outcome=outcome,
+                reason=reason.encode("utf-8", "replace").decode(),
+                attempt=attempt,
+                final=final,
+                duration_s=round(time.monotonic() - started, 4),
+            )
+            await self._journal.write(record, episode.messages)
+            if final:
+                return record
+
+    async def _play(self, sample: Sample, episode: _Episode) -> tuple[Outcome, str]:
+        session: Session | None = None
+        try:
+            session = await self._open(sample, episode)
+            return await self._converse(session, episode)
+        except AgentRLError as error:
+            return failure_of(error)
+        finally:
+            if session is not None:
+                await _cancel(session)
+
+    async def _open(self, sample: Sample, episode: _Episode) -> Session:
+        """Start a session; when cancelled meanwhile, see that none is left behind."""
+        start = asyncio.ensure_future(self._client.start(sample.task, sample.index, seed=episode.seed))
+        try:
+            return await asyncio.shield(start)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, SessionError):
+                async with asyncio.timeout(_LATE_START_S):
+                    await _cancel(await start)
             raise
-        if error.code is ErrorCode.CANCELLED:
-            return Outcome.CANCELLED, str(error)
-        return Outcome.INFRASTRUCTURE_ERROR, f"{error.code}: {error}"
-    finally:
-        if session is not None and not session.finished:
-            await _cancel(session)
 
-
-async def _converse(
-    plan: Plan, model: Model, session: Session, episode: _Episode, seed: int
-) -> tuple[Outcome, str]:
-    reply = session.opening
-    episode.take(reply)
-    while not reply.finish:
-        if episode.turns >= plan.max_turns:
-            return Outcome.TRUNCATED, f"no end after {episode.turns} turns"
-        said = await model.reply(episode.messages, episode.tools, seed=seed + episode.turns)
-        episode.say(said)
-        if said.truncated:
-            return Outcome.TRUNCATED, f"a reply was cut off at {plan.max_tokens} tokens"
-        reply = await session.interact([said.message])
+    async def _converse(self, session: Session, episode: _Episode) -> tuple[Outcome, str]:
+        reply = session.opening
         episode.take(reply)
-    outcome = outcome_of(reply.status)
-    detail = reply.metrics.get("error")
-    why = f"{reply.status}: {detail}" if detail else str(reply.status)
-    return outcome, "" if outcome is Outcome.COMPLETED else why
+        while not reply.finish:
+            if episode.turns >= self._plan.max_turns:
+                return Outcome.TRUNCATED, f"no end after {episode.turns} turns"
+            said = await self._model.reply(
+                episode.messages, tools=episode.tools, seed=episode.seed + episode.turns
+            )
+            episode.say(said)
+            if said.truncated:
+                return Outcome.TRUNCATED, f"a reply was cut off at {self._plan.max_tokens} tokens"
+            reply = await session.interact([said.message])
+            episode.take(reply)
+        return end_of(reply)
 
 
 async def _cancel(session: Session) -> None:
     """End a session on the way out; its server reaps it when even that fails."""
-    try:
+    with contextlib.suppress(SessionError):
         await asyncio.shield(asyncio.ensure_future(session.cancel()))
-    except SessionError:
-        return

@@ -18,7 +18,9 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def clustered_rate_interval(successes: Sequence[bool], clusters: Sequence[Hashable]) -> tuple[float, float]:
+def clustered_rate_interval(
+    successes: Sequence[bool], *, clusters: Sequence[Hashable]
+) -> tuple[float, float]:
     """An interval for a rate whose trials come in clusters.
 
     Wilson's with the number of trials divided by the design effect: the clustered variance of the mean over
@@ -37,18 +39,20 @@ def clustered_rate_interval(successes: Sequence[bool], clusters: Sequence[Hashab
     return _wilson(float(rate), effective)
 
 
-def mean_interval(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[float, float, float]:
-    """Mean and Student's t interval, its error clustered; NaN where nothing can be said.
+def mean_interval(
+    values: Sequence[float], *, clusters: Sequence[Hashable]
+) -> tuple[float | None, float | None, float | None]:
+    """Mean and Student's t interval, its error clustered; None where nothing can be said.
 
     Source: Miller 2024, arXiv 2411.00640, section 2.2.
     """
     if not values:
-        return math.nan, math.nan, math.nan
+        return None, None, None
     array = np.asarray(values, dtype=np.float64)
     mean = float(array.mean())
     count = len(set(clusters))
     if count < 2:
-        return mean, math.nan, math.nan
+        return mean, None, None
     error = math.sqrt(_clustered_variance(array, clusters) * count / (count - 1))
     half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, count - 1)) * error
     return mean, mean - half, mean + half

@@ -6,17 +6,17 @@
 from agentrl_eval.models.base import (
     ContextLimitError,
     Model,
-    ModelRefusedError,
     ModelReply,
     ModelUnavailableError,
+    ModelUnusableError,
 )
 from agentrl_eval.models.scripted import ScriptedModel
 
 __all__ = [
     "ContextLimitError",
     "Model",
-    "ModelRefusedError",
     "ModelReply",
     "ModelUnavailableError",
+    "ModelUnusableError",
     "ScriptedModel",
 ]

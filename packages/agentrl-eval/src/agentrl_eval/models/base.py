@@ -8,11 +8,11 @@ from agentrl_core import AgentRLError, Message, Tool
 
 
 class ModelUnavailableError(AgentRLError):
-    """The endpoint failed for now: unreachable, overloaded, or it answered nonsense."""
+    """The model gave no usable reply to this conversation; another try may help."""
 
 
-class ModelRefusedError(AgentRLError):
-    """The endpoint will refuse every request like this one; asking again cannot help."""
+class ModelUnusableError(AgentRLError):
+    """The model will answer no conversation at all; the run had better stop."""
 
 
 class ContextLimitError(AgentRLError):
@@ -25,11 +25,11 @@ class ModelReply:
 
     message: Message
     """The message, as it came."""
-    truncated: bool
+    truncated: bool = False
     """Whether the longest reply cut it off."""
-    prompt_tokens: int
+    prompt_tokens: int = 0
     """Tokens of the conversation."""
-    completion_tokens: int
+    completion_tokens: int = 0
     """Tokens of the reply."""
 
 
@@ -37,13 +37,13 @@ class Model(Protocol):
     """Answers conversations."""
 
     async def reply(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, *, seed: int
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] | None, seed: int
     ) -> ModelReply:
         """The next assistant message.
 
         Raises:
-            ModelUnavailableError: the endpoint failed.
-            ModelRefusedError: it refuses for good.
+            ModelUnavailableError: no usable reply this time.
+            ModelUnusableError: there will be none for any conversation.
             ContextLimitError: the conversation is too long.
         """
         ...

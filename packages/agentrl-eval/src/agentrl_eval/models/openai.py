@@ -1,22 +1,32 @@
 """Any endpoint that speaks OpenAI's chat completions."""
 
 import asyncio
-from collections.abc import Sequence
+import datetime
+import email.utils
+import json
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import aiohttp
 import openai
+from pydantic import ValidationError
 
 from agentrl_core import Message, Tool
 from agentrl_eval.models.base import (
     ContextLimitError,
-    ModelRefusedError,
     ModelReply,
     ModelUnavailableError,
+    ModelUnusableError,
 )
 
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_PASSING = frozenset({408, 409, 425, 429, 499})
+_FOR_GOOD = frozenset({401, 403, 404})
+# Servers agree on the words, not on a code.
+_TOO_LONG = ("context_length_exceeded", "context length", "context window", "maximum context")
 
 
 class OpenAIModel:
@@ -31,6 +41,7 @@ class OpenAIModel:
         temperature: of the sampling.
         max_tokens: longest reply.
         timeout_s: longest wait for one reply.
+        first_pause_s: pause before the second try; it doubles from there.
     """
 
     def __init__(
@@ -42,11 +53,12 @@ class OpenAIModel:
         temperature: float,
         max_tokens: int,
         timeout_s: float = 300.0,
+        first_pause_s: float = _FIRST_PAUSE_S,
     ) -> None:
-        self._name = name
-        self._temperature = temperature
-        self._max_tokens = max_tokens
-        # httpx costs several milliseconds of CPU a request; aiohttp a fraction of one.
+        self._settings = {"model": name, "temperature": temperature, "max_tokens": max_tokens}
+        self._first_pause_s = first_pause_s
+        self._has_answered = False
+        # httpx's own transport costs several milliseconds of CPU a request, aiohttp's a fraction of one.
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key,
@@ -56,75 +68,118 @@ class OpenAIModel:
         )
 
     async def reply(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, *, seed: int
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] | None, seed: int
     ) -> ModelReply:
         """The next assistant message.
 
         Raises:
-            ModelUnavailableError: the endpoint failed.
-            ModelRefusedError: it refuses for good.
+            ModelUnavailableError: the endpoint failed, or refuses this conversation.
+            ModelUnusableError: it refuses for good, or has never given an answer.
             ContextLimitError: the conversation is too long.
         """
         request: dict[str, Any] = {
-            "model": self._name,
+            **self._settings,
             "messages": [message.to_wire() for message in messages],
-            "temperature": self._temperature,
-            "max_tokens": self._max_tokens,
             "seed": seed,
         }
         if tools:
             request["tools"] = [tool.model_dump(mode="json") for tool in tools]
-        pause_s = _FIRST_PAUSE_S
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return _reply(await self._client.chat.completions.create(**request))
-            except openai.APIStatusError as error:
-                wait_s = _wait_s(error, pause_s)
-                failure: Exception = error
-            except openai.APIError as error:
-                wait_s, failure = pause_s, error
-            if attempt == _TRIES:
-                raise ModelUnavailableError(f"{self._name}: {failure}") from failure
-            await asyncio.sleep(wait_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        raise AssertionError("unreachable")
+        try:
+            answer = await self._send(request)
+        except openai.APIError as error:
+            raise self._failure(error) from error
+        reply = _parse(answer)
+        self._has_answered = True
+        return reply
 
     async def close(self) -> None:
         """Release connections."""
         await self._client.close()
 
+    async def _send(self, request: Mapping[str, Any]) -> bytes:
+        """The endpoint's answer, or its last failure once another try cannot help."""
+        pause_s = self._first_pause_s
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._post(request)
+            except openai.APIError as error:
+                if not _is_passing(error):
+                    raise
+                wait_s = _retry_after_s(error)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0) if wait_s is None else wait_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return await self._post(request)
 
-def _wait_s(error: openai.APIStatusError, pause_s: float) -> float:
-    """Seconds to wait before another try.
+    async def _post(self, request: Mapping[str, Any]) -> bytes:
+        # Past the typed method, which walks every message and costs as much again as all the rest.
+        return await self._client.post("/chat/completions", cast_to=bytes, body=request)
+
+    def _failure(self, error: openai.APIError) -> Exception:
+        status = error.status_code if isinstance(error, openai.APIStatusError) else None
+        where = f"{self._client.base_url} (model `{self._settings['model']}`)"
+        what = (
+            f"HTTP {status}: {error.message}"
+            if status
+            else f"{error.message} {error.__cause__ or ''}".strip()
+        )
+        if status == 400 and any(words in f"{error.code} {error.message}" for words in _TOO_LONG):
+            return ContextLimitError(what)
+        if status in _FOR_GOOD or error.code == "insufficient_quota":
+            return ModelUnusableError(f"{where} refuses: {what}")
+        if not self._has_answered and not _is_late(error):
+            return ModelUnusableError(f"{where} has never answered: {what}")
+        return ModelUnavailableError(f"{where}: {what}")
+
+
+def _is_passing(error: openai.APIError) -> bool:
+    """Whether the same request may well succeed a moment later."""
+    if isinstance(error, openai.APIStatusError):
+        passing = error.status_code >= 500 or error.status_code in _PASSING
+        return passing and error.code != "insufficient_quota"
+    # After a time-out the episode starts anew: that many full time-outs in a row would look like a hang.
+    return isinstance(error, openai.APIConnectionError) and not _is_late(error)
+
+
+def _is_late(error: openai.APIError) -> bool:
+    """Whether the reply did not come in time; a refused connection reaches us as a time-out as well."""
+    if not isinstance(error, openai.APITimeoutError):
+        return False
+    transport = error.__cause__.__cause__ if error.__cause__ else None
+    return not isinstance(transport, aiohttp.ClientConnectorError)
+
+
+def _retry_after_s(error: openai.APIError) -> float | None:
+    """Seconds that the endpoint asks to wait, given as such or as a date."""
+    text = error.response.headers.get("retry-after", "") if isinstance(error, openai.APIStatusError) else ""
+    if text.replace(".", "", 1).isdecimal():
+        return float(text)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    now = datetime.datetime.now(datetime.UTC)
+    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=datetime.UTC)) - now).total_seconds())
+
+
+def _parse(answer: bytes) -> ModelReply:
+    """What the endpoint said, with every field that it sent.
 
     Raises:
-        ModelRefusedError: another try cannot help.
-        ContextLimitError: the conversation is too long.
+        ModelUnavailableError: the answer is no chat completion.
     """
-    if error.code == "context_length_exceeded":
-        raise ContextLimitError(str(error)) from error
-    if error.status_code < 500 and error.status_code not in (408, 409, 425, 429, 499):
-        raise ModelRefusedError(f"the endpoint refuses: {error}") from error
-    after = error.response.headers.get("retry-after", "")
-    return float(after) if after.replace(".", "", 1).isdecimal() else pause_s
-
-
-def _reply(completion: Any) -> ModelReply:
-    """What the endpoint answered, with every field that it sent.
-
-    Raises:
-        ModelUnavailableError: the answer has no message.
-    """
-    choices = getattr(completion, "choices", None)
-    if not choices or choices[0].message is None:
-        raise ModelUnavailableError(f"the endpoint answered without a message: {str(completion)[:200]}")
-    choice = choices[0]
-    fields = choice.message.model_dump(mode="json", exclude_unset=True)
-    wire = {key: value for key, value in fields.items() if value is not None or key == "content"}
-    usage = completion.usage
-    return ModelReply(
-        message=Message.model_validate({"role": "assistant", **wire}),
-        truncated=choice.finish_reason == "length",
-        prompt_tokens=usage.prompt_tokens if usage else 0,
-        completion_tokens=usage.completion_tokens if usage else 0,
-    )
+    try:
+        body = json.loads(answer)
+        choice = body["choices"][0]
+        # An empty list of calls is what some endpoints send and others refuse to read back.
+        fields = {key: value for key, value in choice["message"].items() if value is not None and value != []}
+        usage = body.get("usage") or {}
+        return ModelReply(
+            message=Message.model_validate({"content": None, **fields, "role": "assistant"}),
+            truncated=choice.get("finish_reason") == "length",
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            completion_tokens=int(usage.get("completion_tokens") or 0),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, ValidationError) as error:
+        raise ModelUnavailableError(
+            f"the endpoint's answer is no chat completion: {answer[:200]!r}"
+        ) from error
