@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort"]
 
-OnToken = Callable[[int, float], None]
-"""Told of each token and its log-probability as it is sampled, on the caller's event loop."""
+OnToken = Callable[[int, float], bool | None]
+"""Told of each token and its log-probability as it is sampled, on the caller's event loop.
+
+True ends the reply there, as `abort`; the generation may hold a few tokens more.
+"""
 
 
 class EngineError(AgentRLError):
@@ -57,7 +60,7 @@ class Generation(BaseModel):
     segments: tuple[Segment, ...]
     """Which version of the weights sampled which tokens."""
     finish_reason: FinishReason
-    """`stop` by a stop token, `length` by `max_tokens` or the context, `abort` by the caller."""
+    """`stop` by a stop token, `length` by `max_tokens` or the context, `abort` by `on_token`."""
     cached_tokens: int
     """Prompt tokens whose keys and values were still in the cache."""
 

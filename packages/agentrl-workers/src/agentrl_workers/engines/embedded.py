@@ -27,7 +27,7 @@ class _Request:
     sampling: SamplingParams
     done: Callable[["_Request", FinishReason | Exception], None]
     generator: torch.Generator | None
-    on_token: OnToken | None = None
+    on_token: Callable[[int, float], None] | None = None
     token_ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     versions: list[PolicyVersion] = field(default_factory=list)
@@ -131,7 +131,7 @@ class EmbeddedEngine:
         request = _Request(list(prompt_ids), sampling, done, own)
         if on_token is not None:
             told = on_token
-            request.on_token = lambda token_id, logp: _tell(loop, told, token_id, logp)
+            request.on_token = lambda token_id, logp: _tell(loop, request, told, token_id, logp)
         self._submit(self._waiting, request)
         try:
             return await future
@@ -336,10 +336,17 @@ class EmbeddedEngine:
         request.done(request, reason)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, on_token: OnToken, token_id: int, logp: float) -> None:
-    """Pass a token to its caller, who may be gone."""
+def _tell(
+    loop: asyncio.AbstractEventLoop, request: _Request, on_token: OnToken, token_id: int, logp: float
+) -> None:
+    """Pass a token to its caller, who may be gone, or have enough."""
+
+    def tell() -> None:
+        if on_token(token_id, logp):
+            request.aborted = True
+
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(on_token, token_id, logp)
+        loop.call_soon_threadsafe(tell)
 
 
 def _missing(slot: _Slot) -> list[int]:

@@ -3,186 +3,148 @@
 import asyncio
 import json
 import secrets
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from jinja2 import TemplateError
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from agentrl_workers.chat import ChatRenderer, parse_reply
-from agentrl_workers.engines import Engine, EngineError, Generation
-from agentrl_workers.serve.replies import Reply, sample_reply
+from agentrl_workers.chat import ChatRenderer
+from agentrl_workers.engines import Engine, EngineError
+from agentrl_workers.serve.answers import Answer
 from agentrl_workers.serve.requests import ChatRequest, RequestError
+
+_MAX_BODY_BYTES = 16 * 2**20
+_CLIENT_GONE = 499
 
 
 def create_app(engine: Engine, renderer: ChatRenderer, *, name: str, token: str | None = None) -> FastAPI:
-    """The API for one model.
+    """The API for one model; it closes the engine when it shuts down.
 
     Args:
         engine: samples.
         renderer: turns messages into tokens.
         name: the model's name in requests.
-        token: bearer token that requests must carry.
+        token: bearer token that requests to `/v1` must carry; None asks for none.
     """
-    app = FastAPI(title=f"AgentRL model server: {name}")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.close()
+
+    app = FastAPI(title=f"AgentRL model server: {name}", lifespan=lifespan)
     routes = _Routes(engine, renderer, name)
-    app.add_api_route("/v1/models", routes.models, methods=["GET"])
-    app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"])
+    guard = [Depends(_require(token))] if token is not None else []
+    app.add_api_route("/v1/models", routes.models, methods=["GET"], dependencies=guard)
+    app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], dependencies=guard)
     app.add_api_route("/health", routes.health, methods=["GET"])
+    app.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(ValidationError, _malformed)
     app.add_exception_handler(EngineError, _failed)
-    if token is not None:
-        app.middleware("http")(_require(token))
+    app.add_exception_handler(HTTPException, _unrouted)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _broken)
     return app
 
 
 class _Routes:
+    """What each route does, and the counts that `/metrics` shows."""
+
     def __init__(self, engine: Engine, renderer: ChatRenderer, name: str) -> None:
         self._engine = engine
         self._renderer = renderer
         self._name = name
+        self._num_running = 0
+        self._num_prompt_tokens = 0
+        self._num_sampled_tokens = 0
 
     async def health(self) -> dict[str, Any]:
+        """Whether the server lives, and the version of the weights."""
         return {"status": "ok", "version": self._engine.version}
 
     async def models(self) -> dict[str, Any]:
+        """The one model."""
         model = {"id": self._name, "object": "model", "created": 0, "owned_by": "agentrl"}
         return {"object": "list", "data": [model]}
 
+    async def metrics(self) -> str:
+        """Counts in Prometheus's text format."""
+        rows = [
+            ("requests_running", "gauge", "Chat requests in flight.", self._num_running),
+            ("prompt_tokens_total", "counter", "Tokens of prompts.", self._num_prompt_tokens),
+            ("sampled_tokens_total", "counter", "Tokens sampled in replies.", self._num_sampled_tokens),
+            ("policy_version", "gauge", "Version of the weights.", self._engine.version),
+        ]
+        lines = []
+        for suffix, kind, text, value in rows:
+            name = f"agentrl_serve_{suffix}"
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {value}"]
+        return "\n".join([*lines, ""])
+
     async def chat(self, request: Request) -> Response:
-        try:
-            body = json.loads(await request.body())
-        except ValueError as error:
-            raise RequestError(f"the body is no JSON: {error}") from error
-        chat = ChatRequest.model_validate(body)
+        """A chat completion in OpenAI's format."""
+        chat = ChatRequest.model_validate(_parse(await _read(request)))
         chat.check(name=self._name)
-        prompt_ids = self._renderer.prompt(chat.messages, chat.offered_tools)
-        room = self._engine.context_length - len(prompt_ids)
-        if room <= 0:
+        answer = Answer(self._engine, self._renderer, chat, self._prompt(chat))
+        if chat.stream:
+            return StreamingResponse(self._streamed(answer), media_type="text/event-stream")
+        with self._counted(answer):
+            return JSONResponse(await _unless_gone(request, answer.whole()))
+
+    def _prompt(self, chat: ChatRequest) -> list[int]:
+        try:
+            prompt_ids = self._renderer.prompt(chat.messages, chat.offered_tools)
+        except (TemplateError, TypeError, ValueError) as error:
+            message = f"the model's chat template cannot render these messages and tools: {error}"
+            raise RequestError(message, param="messages") from error
+        if len(prompt_ids) >= self._engine.context_length:
             raise RequestError(
-                f"the prompt has {len(prompt_ids)} tokens, the context {self._engine.context_length}",
+                f"the prompt has {len(prompt_ids)} tokens and the context {self._engine.context_length}; "
+                "at least one must be left for the reply",
                 code="context_length_exceeded",
                 param="messages",
             )
-        answer = _Answer(self._engine, self._renderer, chat, prompt_ids, room)
-        if chat.stream:
-            return StreamingResponse(answer.stream(), media_type="text/event-stream")
-        return JSONResponse(await _unless_gone(request, answer.whole()))
+        return prompt_ids
+
+    async def _streamed(self, answer: Answer) -> AsyncIterator[str]:
+        with self._counted(answer):
+            async for event in answer.stream():
+                yield event
+
+    @contextmanager
+    def _counted(self, answer: Answer) -> Iterator[None]:
+        self._num_running += 1
+        self._num_prompt_tokens += answer.num_prompt_tokens
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            self._num_sampled_tokens += answer.num_sampled_tokens
 
 
-class _Answer:
-    """The answer to one request, whole or streamed."""
-
-    def __init__(
-        self, engine: Engine, renderer: ChatRenderer, chat: ChatRequest, prompt_ids: list[int], room: int
-    ) -> None:
-        self._engine = engine
-        self._renderer = renderer
-        self._chat = chat
-        self._prompt_ids = prompt_ids
-        self._room = room
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-
-    async def whole(self) -> dict[str, Any]:
-        results = await asyncio.gather(*(self._reply(number) for number in range(self._chat.n)))
-        choices = [
-            {
-                "index": number,
-                "message": message,
-                "finish_reason": reason,
-                "logprobs": reply.logprobs() if self._chat.logprobs else None,
-            }
-            for number, (reply, message, reason, _) in enumerate(results)
-        ]
-        usage = self._usage([reply for reply, *_ in results], results[0][3])
-        return {**self._head("chat.completion"), "choices": choices, "usage": usage}
-
-    async def stream(self) -> AsyncIterator[str]:
-        for number in range(self._chat.n):
-            async for chunk in self._stream_reply(number):
-                yield chunk
-        yield "data: [DONE]\n\n"
-
-    async def _reply(self, number: int) -> tuple[Reply, dict[str, Any], str, int]:
-        reply, generation = self._begin(), None
-        async for state in self._sample(reply, number):
-            generation = state or generation
-        message, reason = self._end(reply, generation)
-        return reply, message, reason, generation.cached_tokens if generation else 0
-
-    async def _stream_reply(self, number: int) -> AsyncIterator[str]:
-        reply, generation, shown, told = self._begin(), None, 0, 0
-        with_tools = self._chat.offered_tools is not None
-        yield self._chunk(number, {"role": "assistant", "content": ""})
-        async for state in self._sample(reply, number):
-            generation = state or generation
-            certain = len(reply.text) if state and not with_tools else reply.certain(with_tools=with_tools)
-            if certain > shown:
-                logprobs = _cut(reply.logprobs(), told) if self._chat.logprobs else None
-                told = len(reply.token_ids)
-                yield self._chunk(number, {"content": reply.text[shown:certain]}, logprobs=logprobs)
-                shown = certain
-        message, reason = self._end(reply, generation)
-        calls = message.get("tool_calls")
-        if calls:
-            deltas = [{"index": n, **call} for n, call in enumerate(calls)]
-            yield self._chunk(number, {"tool_calls": deltas})
-        elif len(reply.text) > shown:
-            yield self._chunk(number, {"content": reply.text[shown:]})
-        yield self._chunk(number, {}, reason=reason)
-        if self._chat.stream_options.include_usage and number == self._chat.n - 1:
-            usage = self._usage([reply], generation.cached_tokens if generation else 0)
-            last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
-            yield f"data: {json.dumps(last)}\n\n"
-
-    def _begin(self) -> Reply:
-        return Reply(self._renderer, self._chat.stop_texts)
-
-    def _sample(self, reply: Reply, number: int) -> AsyncIterator[Generation | None]:
-        sampling = self._chat.sampling(
-            room=self._room, stop_token_ids=self._renderer.stop_token_ids, number=number
-        )
-        return sample_reply(self._engine, self._prompt_ids, sampling, reply)
-
-    def _end(self, reply: Reply, generation: Generation | None) -> tuple[dict[str, Any], str]:
-        """The message and OpenAI's finish reason."""
-        reason = "stop" if generation is None or generation.finish_reason == "stop" else "length"
-        message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
-        if self._chat.offered_tools is not None:
-            parsed = parse_reply(reply.text, call_prefix=f"call_{uuid.uuid4().hex[:12]}_")
-            if parsed.tool_calls:
-                message["content"] = parsed.content or None
-                message["tool_calls"] = [call.to_wire() for call in parsed.tool_calls]
-                reason = "tool_calls" if reason == "stop" else reason
-        return message, reason
-
-    def _usage(self, replies: list[Reply], cached: int) -> dict[str, Any]:
-        completion = sum(len(reply.token_ids) for reply in replies)
-        prompt = len(self._prompt_ids)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._chat.model}
-
-    def _chunk(
-        self, number: int, delta: dict[str, Any], *, reason: str | None = None, logprobs: Any = None
-    ) -> str:
-        choice = {"index": number, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
-        return f"data: {json.dumps({**self._head('chat.completion.chunk'), 'choices': [choice]})}\n\n"
+async def _read(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_BODY_BYTES:
+            message = f"the body exceeds {_MAX_BODY_BYTES} bytes; send fewer messages"
+            raise RequestError(message, http_status=413)
+    return b"".join(parts)
 
 
-def _cut(logprobs: dict[str, Any], start: int) -> dict[str, Any]:
-    return {**logprobs, "content": logprobs["content"][start:]}
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}") from error
 
 
 async def _unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
@@ -192,16 +154,28 @@ async def _unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
     try:
         await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            work.cancel()
-            raise RequestError("the client has gone", http_status=499)
+            raise RequestError("the client has gone", http_status=_CLIENT_GONE)
         return work.result()
     finally:
+        work.cancel()
         gone.cancel()
 
 
 async def _hang_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _require(token: str) -> Callable[[Request], Awaitable[None]]:
+    expected = f"Bearer {token}".encode()
+
+    async def check(request: Request) -> None:
+        given = request.headers.get("Authorization", "").encode("latin-1")
+        if not secrets.compare_digest(given, expected):
+            message = "the bearer token is missing or wrong; send the server's as `Authorization: Bearer ...`"
+            raise RequestError(message, http_status=401, code="invalid_api_key")
+
+    return check
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -211,13 +185,28 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _malformed(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
-    fault = error.errors()[0]
-    param = ".".join(map(str, fault["loc"]))
-    return _error(f"`{param}`: {fault['msg']}", http_status=400, param=param)
+    fault = error.errors(include_url=False)[0]
+    param = ".".join(map(str, fault["loc"])) or None
+    given = "" if fault["type"] == "missing" else f", got {fault['input']!r:.80}"
+    return _error(f"`{param or 'the body'}`: {fault['msg']}{given}", http_status=400, param=param)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
     return _error(str(error), http_status=503, kind="server_error")
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _error(message, http_status=error.status_code)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return _error("the client has gone", http_status=_CLIENT_GONE)
+
+
+async def _broken(_: Request, __: Exception) -> Response:
+    return _error("the server failed; its log says why", http_status=500, kind="server_error")
 
 
 def _error(
@@ -230,15 +219,3 @@ def _error(
 ) -> Response:
     content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return JSONResponse(content, status_code=http_status)
-
-
-def _require(token: str) -> Callable[..., Awaitable[Any]]:
-    expected = f"Bearer {token}".encode()
-
-    async def check(request: Request, proceed: Callable[[Request], Awaitable[Any]]) -> Any:
-        given = request.headers.get("Authorization", "").encode()
-        if request.url.path.startswith("/v1/") and not secrets.compare_digest(given, expected):
-            return _error("the bearer token is missing or wrong", http_status=401, code="invalid_api_key")
-        return await proceed(request)
-
-    return check

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl_core import Message, Tool
 from agentrl_workers.engines import SamplingParams
 
 _MAX_SEED = 2**63
+_GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: float32 logits divided by less overflow."""
 
 
 class RequestError(Exception):
@@ -36,7 +38,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """Body of `POST /v1/chat/completions`; unknown fields are ignored."""
+    """Body of `POST /v1/chat/completions`; unknown fields are ignored, null means the default."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,19 +46,19 @@ class ChatRequest(BaseModel):
     """Name of the served model."""
     messages: list[Message] = Field(min_length=1)
     """The conversation."""
-    tools: list[Tool] | None = None
+    tools: list[Tool] = []
     """Tools that the model may call."""
-    tool_choice: Any = None
+    tool_choice: Any = "auto"
     """`auto` or `none`."""
-    temperature: float = Field(default=1.0, ge=0.0)
+    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     """Divides the logits; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus sampling."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Longest reply in tokens."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """The same under its newer name."""
-    stop: str | list[str] | None = None
+    """The same under its newer name, which counts where both are given."""
+    stop: str | list[str] = []
     """Texts at which the reply ends; they do not belong to it."""
     seed: int | None = None
     """Makes the draws repeat."""
@@ -67,9 +69,16 @@ class ChatRequest(BaseModel):
     stream_options: StreamOptions = StreamOptions()
     """Options of a streamed answer."""
     logprobs: bool = False
-    """Tell the log-probability of each token."""
+    """Tell the log-probability of each token, before `top_p` is applied."""
     top_logprobs: int = 0
     """Not supported beyond 0."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, body: Any) -> Any:
+        if isinstance(body, dict):
+            return {key: value for key, value in body.items() if value is not None}
+        return body
 
     def check(self, *, name: str) -> None:
         """Refuse what cannot be done.
@@ -80,28 +89,29 @@ class ChatRequest(BaseModel):
         if self.model != name:
             message = f"the model `{self.model}` is not served here; `{name}` is"
             raise RequestError(message, http_status=404, code="model_not_found", param="model")
-        if self.tool_choice not in (None, "auto", "none"):
-            message = f"`tool_choice` must be `auto` or `none`, got {self.tool_choice!r}"
+        if self.tool_choice not in ("auto", "none"):
+            message = f"`tool_choice` must be `auto` or `none`, got {self.tool_choice!r:.80}"
             raise RequestError(message, param="tool_choice")
         if self.top_logprobs != 0:
-            raise RequestError(f"`top_logprobs` must be 0, got {self.top_logprobs}", param="top_logprobs")
+            message = f"`top_logprobs` must be 0, got {self.top_logprobs}; only sampled tokens are told"
+            raise RequestError(message, param="top_logprobs")
 
     @property
-    def offered_tools(self) -> list[Tool] | None:
+    def offered_tools(self) -> list[Tool]:
         """The tools that the model is told of."""
-        return None if self.tool_choice == "none" else self.tools
+        return [] if self.tool_choice == "none" else self.tools
 
     @property
     def stop_texts(self) -> list[str]:
         """Texts at which the reply ends."""
-        texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop
         return [text for text in texts if text]
 
     def sampling(self, *, room: int, stop_token_ids: tuple[int, ...], number: int) -> SamplingParams:
         """How reply `number` is drawn, where `room` tokens fit the context."""
         wanted = self.max_completion_tokens or self.max_tokens or room
         return SamplingParams(
-            temperature=self.temperature,
+            temperature=0.0 if self.temperature < _GREEDY_BELOW else self.temperature,
             top_p=self.top_p,
             max_tokens=min(wanted, room),
             stop_token_ids=stop_token_ids,
