@@ -77,6 +77,14 @@ async def test_a_finished_folder_is_not_written_over(tmp_path: Path):
         FileJournal(tmp_path, a_plan(), resume=False)
 
 
+async def test_a_run_that_failed_before_its_first_result_leaves_the_folder_free(tmp_path: Path):
+    with FileJournal(tmp_path, a_plan(split="tset"), resume=False):
+        pass
+    await fill(tmp_path, a_record(1))
+    with FileJournal(tmp_path, a_plan(), resume=True) as journal:
+        assert len(journal.records) == 1
+
+
 def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
     with pytest.raises(ConfigError, match="no evaluation to resume"):
         FileJournal(tmp_path, a_plan(), resume=True)

@@ -146,7 +146,7 @@ async def test_an_endpoint_that_stays_silent_is_given_up(endpoint: Any, forever:
 
     endpoint.on_request = hang
     model = OpenAIModel("m", base_url=endpoint.url, api_key="k", temperature=1, max_tokens=8, timeout_s=0.1)
-    with pytest.raises(ModelUnavailableError, match="timed out"):
+    with pytest.raises(ModelUnavailableError, match=r"(?i)time"):
         await ask(model)
     assert len(endpoint.requests) == 1
     await model.close()

@@ -20,7 +20,7 @@ def test_the_first_samples_are_played_in_order_each_as_often_as_asked():
 
 
 def test_more_samples_than_there_are_is_refused_with_the_size_and_the_way_out():
-    with pytest.raises(ConfigError, match=r"split `test` of `count` has 3 samples.* 4 .*--repeats"):
+    with pytest.raises(ConfigError, match=r"`count` has 3 samples, but 4 are asked for; `--repeats`"):
         samples_of(a_plan(samples=4), task="count", available=[1, 2, 3])
 
 

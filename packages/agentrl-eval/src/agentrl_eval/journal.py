@@ -104,8 +104,8 @@ class FileJournal(Journal):
             ) from error
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _check_plan(folder, plan, resume=resume)
             self.records = read_journal(folder)
+            _check_plan(folder, plan, resume=resume, begun=bool(self.records))
         except BlockingIOError as error:
             self._lock_file.close()
             raise ConfigError(f"another process writes to `{folder}`; choose another `--dir`") from error
@@ -181,17 +181,17 @@ def read_journal(folder: Path) -> list[Record]:
     return records
 
 
-def _check_plan(folder: Path, plan: Plan, *, resume: bool) -> None:
+def _check_plan(folder: Path, plan: Plan, *, resume: bool, begun: bool) -> None:
     path = folder / _PLAN
-    if not path.exists():
-        if resume:
-            raise ConfigError(f"`{folder}` holds no evaluation to resume; leave out `--resume` to begin one")
+    if resume and not path.exists():
+        raise ConfigError(f"`{folder}` holds no evaluation to resume; leave out `--resume` to begin one")
+    if not resume and begun:
+        raise ConfigError(f"`{folder}` holds an evaluation; choose another `--dir`, or go on with `--resume`")
+    if not resume:
         draft = path.with_suffix(".tmp")
         draft.write_text(plan.model_dump_json(indent=2) + "\n")
         draft.replace(path)
         return
-    if not resume:
-        raise ConfigError(f"`{folder}` holds an evaluation; choose another `--dir`, or go on with `--resume`")
     try:
         before = Plan.model_validate_json(path.read_text())
     except ValidationError as error:

@@ -41,8 +41,9 @@ def samples_of(plan: Plan, *, task: str, available: Sequence[SampleIndex]) -> li
                 f"{where} has no sample {index!r}; its {len(available)} start with {available[0]!r}"
             )
     if plan.samples is not None and plan.samples > len(chosen):
+        named = "" if plan.indices is None else f", `--indices` names {len(chosen)} of them"
         raise ConfigError(
-            f"{where} has {len(available)} samples, {len(chosen)} of them chosen, but {plan.samples} "
-            "are asked for; `--repeats` plays each more than once"
+            f"{where} has {len(available)} samples{named}, but {plan.samples} are asked for; "
+            "`--repeats` plays each more than once"
         )
     return [Sample(task, index, repeat) for index in chosen[: plan.samples] for repeat in range(plan.repeats)]

@@ -117,11 +117,7 @@ class OpenAIModel:
     def _failure(self, error: openai.APIError) -> Exception:
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
         where = f"{self._client.base_url} (model `{self._settings['model']}`)"
-        what = (
-            f"HTTP {status}: {error.message}"
-            if status
-            else f"{error.message} {error.__cause__ or ''}".strip()
-        )
+        what = f"HTTP {status}: {error.message}" if status else str(error.__cause__ or error.message)
         if status == 400 and any(words in f"{error.code} {error.message}" for words in _TOO_LONG):
             return ContextLimitError(what)
         if status in _FOR_GOOD or error.code == "insufficient_quota":
