@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import ValidationError
-
 from agentrl_core import ConfigError, Message, Tool
 from agentrl_eval.models.base import ModelReply
 
@@ -32,7 +30,7 @@ class ScriptedModel:
         try:
             lines = [line for line in path.read_text().splitlines() if line.strip()]
             replies = [Message.model_validate_json(line) for line in lines]
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:  # ValueError: no UTF-8, no JSON, no message
             raise ConfigError(f"`{path}` must hold an assistant message in JSON a line: {error}") from error
         if not replies:
             raise ConfigError(f"`{path}` is empty; it must hold an assistant message in JSON a line")
