@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent
 WORKSPACE_BIN = Path(sys.executable).parent
 PYTHONS = ["3.11", "3.12", "3.13"]
 CURRENT_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
+TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "httpx"]
 
 PACKAGES = {
     "agentrl-core": ["--forbid", "fastapi", "aiohttp", "torch", "ray", "--skip", "agentrl_core.client"],

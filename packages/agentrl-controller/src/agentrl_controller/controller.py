@@ -184,20 +184,35 @@ class Controller:
         """
         session = self.sessions.find(session_id)
         limit_s = deadline_s or self.config.interact_timeout_s
-        answer = session.answer if request_id is not None and session.request_id == request_id else None
-        if answer is None:
-            _check_ready(session)
-            session.move(SessionState.BUSY)
-            session.request_id = request_id
-            session.answer = answer = asyncio.get_running_loop().create_future()
-            answer.add_done_callback(_mark_retrieved)
-            self._spawn(self._exchange(session, answer, messages, limit_s))
-        try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.shield(answer)
-        except TimeoutError as error:
-            message = f"session {session_id}: no answer within {limit_s:.1f} s"
-            raise SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED) from error
+        end = time.monotonic() + limit_s
+        late = SessionError(
+            f"session {session_id}: no answer within {limit_s:.1f} s", code=ErrorCode.DEADLINE_EXCEEDED
+        )
+        while (left_s := end - time.monotonic()) > 0.0:
+            answer = session.answer if request_id is not None and session.request_id == request_id else None
+            if answer is None:
+                answer = self._begin_exchange(session, messages, request_id=request_id, limit_s=left_s)
+            try:
+                async with asyncio.timeout(left_s):
+                    return await asyncio.shield(answer)
+            except TimeoutError as error:
+                raise late from error
+            except SessionError as error:
+                # The deadline of a caller before us passed; with time of our own left, we ask again.
+                if error.code is not ErrorCode.DEADLINE_EXCEEDED or request_id is None:
+                    raise
+        raise late
+
+    def _begin_exchange(
+        self, session: Session, messages: Any, *, request_id: str | None, limit_s: float
+    ) -> "asyncio.Future[Any]":
+        _check_ready(session)
+        session.move(SessionState.BUSY)
+        session.request_id = request_id
+        session.answer = answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_mark_retrieved)
+        self._spawn(self._exchange(session, answer, messages, limit_s))
+        return answer
 
     async def _exchange(
         self, session: Session, answer: "asyncio.Future[Any]", messages: Any, limit_s: float
