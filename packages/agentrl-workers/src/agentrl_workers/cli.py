@@ -21,7 +21,7 @@ def main() -> None:
 @main.command()
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Run folder [runs/quickstart-TIME].")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the whole run.")
-@click.option("--steps", type=click.IntRange(1), help="Training steps instead of the preset's 100.")
+@click.option("--steps", type=click.IntRange(1), help="Training steps instead of the preset's 80.")
 @click.option("--sync", is_flag=True, help="Train synchronously: a batch is sampled, then trained on.")
 @click.option("--quick", is_flag=True, help="30 steps and 60 held-out samples a task: a smoke test.")
 @click.option("--from-scratch", is_flag=True, help="Make the warm-started model first (about 10 minutes).")
