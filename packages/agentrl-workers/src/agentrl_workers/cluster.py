@@ -21,8 +21,6 @@ async def connect_ray(address: str, *, num_cpus: int) -> None:
     Raises:
         ConfigError: there is no cluster at the address.
     """
-    # Under `uv run`, Ray would build a second environment for its workers.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     local = {"num_cpus": num_cpus, "include_dashboard": False} if address == "local" else {}
