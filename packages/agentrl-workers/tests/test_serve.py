@@ -1,19 +1,13 @@
 import asyncio
 import json
-import signal
-import socket
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import torch
 import uvicorn
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl_core import Message, PolicyVersion, Segment
@@ -22,8 +16,6 @@ from agentrl_workers.chat import ChatRenderer
 from agentrl_workers.engines import Engine, EngineError, FinishReason, Generation, OnToken, SamplingParams
 from agentrl_workers.engines.embedded import EmbeddedEngine
 from agentrl_workers.serve import create_app
-from agentrl_workers.serve.replies import Reply
-from agentrl_workers.services import Service, command
 from agentrl_workers.warmstart.tokenizer import train_tokenizer
 
 CONTEXT = 256
@@ -49,8 +41,14 @@ def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
     return ChatRenderer(tokenizer)
 
 
-def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+def ids_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    ids: Any = tokenizer(text)["input_ids"]
+    return ids
+
+
+def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Any:
     torch.manual_seed(0)
+    end, padding = ids_of(tokenizer, "<|im_end|><|endoftext|>")
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -61,8 +59,8 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         head_dim=16,
         max_position_embeddings=CONTEXT,
         initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        pad_token_id=padding,
     )
     return Qwen3ForCausalLM(config).eval()
 
@@ -170,7 +168,7 @@ def serve_model(tokenizer: PreTrainedTokenizerFast, renderer: ChatRenderer) -> S
 @pytest.fixture
 def serve_text(tokenizer: PreTrainedTokenizerFast, renderer: ChatRenderer) -> Serve:
     def start(text: str, **options: Any) -> AbstractAsyncContextManager[Client]:
-        return serving(Script([*tokenizer(text)["input_ids"], tokenizer.eos_token_id], **options), renderer)
+        return serving(Script(ids_of(tokenizer, text + "<|im_end|>"), **options), renderer)
 
     return start
 
@@ -187,7 +185,7 @@ async def test_greedy_text_is_what_transformers_generates(
     output = tiny_model(tokenizer).generate(
         torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=tokenizer.eos_token_id
     )
-    expected = tokenizer.decode(output[0, len(prompt) :].tolist()).removesuffix("<|im_end|>")
+    expected = str(tokenizer.decode(output[0, len(prompt) :].tolist())).removesuffix("<|im_end|>")
     async with serve_model() as client:
         answer = await client.chat(temperature=0, max_tokens=40)
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": expected, "refusal": None}
@@ -225,7 +223,7 @@ async def test_logprobs_are_those_of_a_full_forward_pass(
 
 def bytes_of(tokenizer: PreTrainedTokenizerFast, token_id: int) -> bytes:
     """What a token says, found by decoding it between tokens that complete a character."""
-    text = tokenizer.decode([token_id])
+    text = str(tokenizer.decode([token_id]))
     if "\ufffd" not in text:
         return text.encode()
     alphabet = {bytes([byte]).decode("latin-1"): byte for byte in range(256)}
@@ -269,7 +267,7 @@ async def test_a_stream_arrives_while_it_is_sampled(
             await goes_on.wait()
             return await super().generate(prompt_ids, sampling)
 
-    async with serving(Halting(tokenizer("abc")["input_ids"]), renderer) as client:
+    async with serving(Halting(ids_of(tokenizer, "abc")), renderer) as client:
         body = {"model": "m", "messages": HELLO, "stream": True}
         async with client.http.post(client.url + "/v1/chat/completions", json=body) as response:
             while '"a"' not in (await response.content.readuntil(b"\n\n")).decode():
@@ -289,7 +287,7 @@ async def test_characters_of_many_tokens_stream_whole(serve_text: Serve) -> None
 async def test_a_stop_text_ends_the_reply_before_it(
     tokenizer: PreTrainedTokenizerFast, renderer: ChatRenderer
 ) -> None:
-    engine = Script(tokenizer("the drum and then the price, and more " * 4)["input_ids"])
+    engine = Script(ids_of(tokenizer, "the drum and then the price, and more " * 4))
     async with serving(engine, renderer) as client:
         answer = await client.chat(stop=["zebra", "en the pri"])
         assert engine.num_told < len(engine.token_ids) / 3
@@ -325,6 +323,32 @@ async def test_tool_calls_come_parsed_whole_and_at_the_end_of_a_stream(serve_tex
         (1, "function", calls[1]["function"]),
     ]
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+CALL = '<tool_call>\n{"name": "guess", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (CALL, None),
+        (f"\n\n{CALL}", None),
+        (f"\n so: \n{CALL}", "\n so:"),
+        (f"so {CALL} then", "so  then"),
+        ("so <tool_", "so <tool_"),
+        ("so <tool_call>nameless", "so <tool_call>nameless"),
+        (" plain \n", " plain \n"),
+    ],
+)
+async def test_text_around_calls_is_the_same_whole_and_streamed(
+    serve_text: Serve, text: str, content: str | None
+) -> None:
+    async with serve_text(text) as client:
+        choice = (await client.chat(tools=[GUESS]))["choices"][0]
+        events = await client.stream(tools=[GUESS])
+    assert choice["message"]["content"] == content
+    assert content_of(events) == (content or "")
+    assert events[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": []}, {"tools": [GUESS], "tool_choice": "none"}])
@@ -522,100 +546,3 @@ async def test_on_token_hears_every_token_and_can_end_the_reply(tokenizer: PreTr
     assert cut.finish_reason in ("abort", "stop")
     assert cut.token_ids[:4] == whole.token_ids[:4]
     await engine.close()
-
-
-@given(st.binary(max_size=24), st.lists(st.sampled_from(["a", "ab", "é", "\n\n", "x"]), max_size=2))
-def test_tokens_one_by_one_give_the_text_of_all_at_once(data: bytes, stops: list[str]) -> None:
-    renderer = ChatRenderer(train_tokenizer(["abab"], vocabulary=261))
-    vocabulary = renderer.tokenizer.get_vocab()
-    alphabet = byte_alphabet()
-    ids = [vocabulary[alphabet[byte]] for byte in data]
-    text = data.decode(errors="replace")
-    cuts = [text.index(stop) for stop in stops if stop in text]
-    one_by_one, at_once = Reply(renderer, stops), Reply(renderer, stops)
-    shown = ""
-    for token_id in ids:
-        is_enough = one_by_one.add(token_id, -1.0)
-        certain = one_by_one.text[: one_by_one.certain(with_tools=False)]
-        assert certain.startswith(shown)
-        shown = certain
-        if is_enough:
-            break
-    end = Generation(
-        token_ids=tuple(ids),
-        logps=(-1.0,) * len(ids),
-        segments=(),
-        finish_reason="length",
-        cached_tokens=0,
-    )
-    one_by_one.finish(end)
-    at_once.finish(end)
-    assert at_once.text == text[: min(cuts, default=None)]
-    assert one_by_one.text.startswith(shown)
-    assert one_by_one.text == at_once.text
-
-
-def byte_alphabet() -> list[str]:
-    shifted = iter(range(256, 512))
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    return [chr(byte) if byte in plain else chr(next(shifted)) for byte in range(256)]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    model = tiny_model(tokenizer)
-    model.config.max_position_embeddings = 100_000
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.timeout(120)
-async def test_the_command_serves_a_checkpoint_until_a_signal_ends_it_and_what_runs(
-    checkpoint: Path,
-) -> None:
-    words = [
-        command("agentrl-train"),
-        "serve",
-        str(checkpoint),
-        "--port",
-        "0",
-        "--name",
-        "m",
-        "--num-slots",
-        "2",
-    ]
-    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        assert line.startswith("Serving m on http://127.0.0.1:")
-        url = line.split()[-1]
-        async with aiohttp.ClientSession() as http:
-            body = {"model": "m", "messages": HELLO, "stream": True, "temperature": 0}
-            async with http.post(f"{url}/chat/completions", json=body) as response:
-                await response.content.readuntil(b"\n\n")
-                started = time.monotonic()
-                process.send_signal(signal.SIGTERM)
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await response.text()
-                await process.wait()
-                assert time.monotonic() - started < 4.0  # Two, and as much again for a busy machine.
-    finally:
-        if process.returncode is None:
-            process.kill()
-
-
-@pytest.mark.timeout(120)
-async def test_a_port_in_use_is_one_clear_line(checkpoint: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        service = Service(
-            "s", [command("agentrl-train"), "serve", str(checkpoint), "--port", port], tmp_path / "log"
-        )
-        assert await service.run() == 1
-    assert (tmp_path / "log").read_text() == (
-        f"error: cannot listen on 127.0.0.1:{port}: the port is in use; "
-        "choose another port, or 0 for a free one\n"
-    )
