@@ -37,6 +37,7 @@ class FakeController:
         self.cancelled: list[str] = []
         self.on_start: Callable[[Any], Awaitable[web.Response | None]] | None = None
         self.on_interact: Callable[[Any, list[dict[str, Any]]], Awaitable[web.Response | None]] | None = None
+        self.on_cancel: Callable[[], Awaitable[None]] | None = None
         self._next = 0
 
     def app(self) -> web.Application:
@@ -103,6 +104,8 @@ class FakeController:
 
     async def _cancel(self, request: web.Request) -> web.Response:
         session = request.headers["session_id"]
+        if self.on_cancel is not None:
+            await self.on_cancel()
         self.cancelled.append(session)
         self.live.pop(session, None)
         return web.json_response(None)

@@ -69,7 +69,7 @@ async def test_an_agent_that_does_badly_is_still_a_complete_run(words: list[str]
     assert "0.0% [0.0%, 65.8%] (n = 2)" in out
 
 
-async def test_the_key_is_sent_and_shown_nowhere(
+async def test_a_wrong_key_is_one_line_and_shown_nowhere(
     words: list[str], endpoint: Any, refusal: Any, tmp_path: Path
 ):
     async def refuse(_: Any) -> web.Response:

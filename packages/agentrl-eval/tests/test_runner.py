@@ -198,6 +198,18 @@ async def test_a_stop_cancels_what_runs_and_keeps_what_is_finished(
     assert controller.starts.total() == 3
 
 
+async def test_a_stop_while_a_session_is_given_back_waits_for_it(model: Any, client: Any, controller: Any):
+    stop = asyncio.Event()
+
+    async def slow() -> None:
+        stop.set()
+        await asyncio.sleep(0.1)
+
+    controller.on_cancel = slow
+    await evaluate(a_plan(samples=1, max_turns=1), model, client, stop=stop)
+    assert controller.cancelled == ["1"]
+
+
 async def test_a_session_that_opens_during_the_stop_is_given_back(model: Any, client: Any, controller: Any):
     stop, entered = asyncio.Event(), asyncio.Event()
 

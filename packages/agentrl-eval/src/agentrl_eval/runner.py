@@ -29,6 +29,7 @@ from agentrl_eval.sampling import Sample, samples_of
 _ATTEMPTS = 3
 _FIRST_CONTACT_S = 20.0
 _LATE_START_S = 5.0
+_GRACE_S = 2.0
 
 OnRecord = Callable[[Record, int], None]
 """Told of each episode's result and of how many episodes there are in all."""
@@ -259,6 +260,13 @@ class _Player:
 
 
 async def _cancel(session: Session) -> None:
-    """End a session on the way out; its server reaps it when even that fails."""
+    """End a session on the way out, also when cancelled meanwhile; its server reaps it when that fails."""
+    ending = asyncio.ensure_future(session.cancel())
     with contextlib.suppress(SessionError):
-        await asyncio.shield(asyncio.ensure_future(session.cancel()))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SessionError, TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await ending
+            raise
