@@ -15,8 +15,8 @@ import os
 
 from agentrl_workers.config import TrainConfig, load_config, make_config
 
-# Under `uv run`, Ray would upload the working folder and build a second environment for its workers. Ray reads
-# this when it is imported, so it must stand before.
+# Under `uv run`, Ray would upload the working folder and build a second environment for its workers.
+# It reads this when it is imported, so it must stand before.
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 __all__ = ["TrainConfig", "load_config", "make_config"]

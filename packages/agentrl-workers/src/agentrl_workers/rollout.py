@@ -194,8 +194,14 @@ def _reason(reply: Reply) -> str:
 
 
 async def _cancel(session: Session) -> None:
-    """End a session on the way out; the server reaps it when even that fails."""
+    """End a session on the way out, even of a cancelled episode; its server reaps it where that fails."""
+    ending = asyncio.ensure_future(session.cancel())
     try:
-        await asyncio.shield(asyncio.ensure_future(session.cancel()))
+        await asyncio.shield(ending)
     except SessionError:
         return
+    except asyncio.CancelledError:
+        await asyncio.wait([ending])
+        if not ending.cancelled():
+            ending.exception()
+        raise

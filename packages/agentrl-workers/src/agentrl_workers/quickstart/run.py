@@ -104,7 +104,9 @@ async def _before(options: Options, config: TrainConfig) -> Rates:
     """The first model's success; a resumed run has measured it already."""
     done = options.run_dir / "eval" / "before" / "results.json"
     if options.resume and done.is_file():
-        return json.loads(done.read_text())["tasks"]
+        results = json.loads(done.read_text())
+        if results["complete"]:
+            return results["tasks"]
     return await _evaluate(options, config, Path(config.model.path), "before")
 
 
