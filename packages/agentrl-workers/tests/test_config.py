@@ -60,7 +60,7 @@ def test_every_fault_is_told_at_once():
 
 
 def test_a_task_is_listed_once():
-    with pytest.raises(ConfigError, match="'t'.* are listed twice"):
+    with pytest.raises(ConfigError, match=r"'t'.* are listed twice"):
         make_config({**MINIMAL, "tasks": [{"name": "t"}, {"name": "t"}]})
 
 
