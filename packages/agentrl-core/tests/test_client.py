@@ -202,6 +202,53 @@ async def test_server_that_stays_away_is_unreachable():
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 
+async def test_server_that_stays_away_is_given_up_long_before_the_deadline():
+    with bound_socket() as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}/api"
+        async with SessionClient(url, connect_timeout_s=0.3) as client, asyncio.timeout(10):
+            with pytest.raises(SessionError) as caught:
+                await start(client, deadline_s=600)
+    assert caught.value.code is ErrorCode.UNREACHABLE
+
+
+async def test_server_that_takes_no_connection_is_unreachable():
+    with bound_socket() as sock, socket.socket() as first, socket.socket() as second:
+        sock.listen(0)
+        for filler in (first, second):  # A full backlog: the kernel ignores who comes next.
+            filler.setblocking(False)
+            filler.connect_ex(sock.getsockname())
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}/api"
+        async with SessionClient(url, connect_timeout_s=0.3) as client, asyncio.timeout(10):
+            with pytest.raises(SessionError, match="no connection within") as caught:
+                await start(client, deadline_s=600)
+    assert caught.value.code is ErrorCode.UNREACHABLE
+
+
+async def test_wait_for_capacity_does_not_count_as_being_unreachable(server):
+    server.answer("start_sample", full("0.2"), full("0.2"), full("0.2"), opened())
+    async with SessionClient(server.url, connect_timeout_s=0.1) as client:
+        assert (await start(client, deadline_s=20)).id == "41"
+    assert len(server.requests) == 4
+
+
+async def test_proxy_that_drops_every_connection_is_given_up_too(server):
+    replaying = web.json_response(OPENING, headers={SESSION_HEADER: "41", REQUEST_ID_HEADER: "echo"})
+    server.answer("start_sample", replaying)
+    server.answer("interact", None)
+    async with SessionClient(server.url, connect_timeout_s=0.3) as client, asyncio.timeout(10):
+        session = await start(client)
+        with pytest.raises(SessionError) as caught:
+            await session.interact([ACTION], deadline_s=600)
+    assert caught.value.code is ErrorCode.UNREACHABLE
+    assert len(server.requests) > 2
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan")])
+def test_limit_of_connecting_that_is_not_positive_is_refused(limit_s):
+    with pytest.raises(ConfigError, match="`connect_timeout_s` must be > 0"):
+        SessionClient("http://127.0.0.1:5020/api", connect_timeout_s=limit_s)
+
+
 async def test_dropped_connection_is_never_repeated_to_a_server_that_does_not_replay(server, client):
     session = await start(client)
     server.answer("interact", None, web.json_response({"finish": True}))

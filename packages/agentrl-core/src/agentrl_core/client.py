@@ -37,11 +37,14 @@ _CODE_OF_HTTP_STATUS = {
     503: ErrorCode.NO_CAPACITY,
     504: ErrorCode.DEADLINE_EXCEEDED,
 }
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _INDICES = TypeAdapter(list[SampleIndex])
 _TASKS = TypeAdapter(dict[str, TaskInfo])
 _REPLY = TypeAdapter(Reply)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+# A connection that drops sooner says nothing for the server: proxies accept on behalf of dead ones.
+_CONTACT_S = 1.0
 
 
 class SessionClient:
@@ -52,9 +55,11 @@ class SessionClient:
         token: sent as a bearer token where given.
         start_timeout_s: default deadline of a start, waiting for capacity included.
         interact_timeout_s: default deadline of an exchange.
+        connect_timeout_s: how long an unreachable server is tried again, within the deadline; a full one
+            is waited for until the deadline itself.
 
     Raises:
-        ConfigError: the address is none that HTTP can reach.
+        ConfigError: the address is none that HTTP can reach, or the limit of connecting is not positive.
     """
 
     def __init__(
@@ -64,15 +69,21 @@ class SessionClient:
         token: str | None = None,
         start_timeout_s: float = 600.0,
         interact_timeout_s: float = 240.0,
+        connect_timeout_s: float = 30.0,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(
                 f"`url` must start with http:// or https://, got {url!r}; "
                 "a controller on this machine is http://127.0.0.1:5020/api"
             )
+        if not connect_timeout_s > 0:
+            raise ConfigError(
+                f"`connect_timeout_s` must be > 0, got {connect_timeout_s}; use 0.1 to give up almost at once"
+            )
         self.url = url.rstrip("/")
         self.start_timeout_s = start_timeout_s
         self.interact_timeout_s = interact_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self._token = token
         self._http: aiohttp.ClientSession | None = None
         self._server_replays = False
@@ -145,7 +156,7 @@ class SessionClient:
         headers: Mapping[str, str] | None = None,
         deadline_s: float,
     ) -> tuple[Any, Mapping[str, str]]:
-        """Call a route until it answers, is refused for good, or the deadline passes.
+        """Call a route until it answers, is refused for good, stays unreachable, or the deadline passes.
 
         A request that may have reached the server is sent again only to one that replays answers
         by request id, so no action happens twice.
@@ -158,10 +169,14 @@ class SessionClient:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline_s
+        away_since: float | None = None
         request_id = uuid.uuid4().hex
         pause_s = _FIRST_PAUSE_S
         while True:
-            left_s = end - loop.time()
+            began = loop.time()
+            left_s = end - began
+            away_since = began if away_since is None else away_since
+            connect_s = max(_FIRST_PAUSE_S, away_since + self.connect_timeout_s - began)
             sent = {
                 **(headers or {}),
                 REQUEST_ID_HEADER: request_id,
@@ -169,11 +184,20 @@ class SessionClient:
             }
             try:
                 return await self._attempt(
-                    method, route, body=body, params=params, headers=sent, timeout_s=left_s
+                    method,
+                    route,
+                    body=body,
+                    params=params,
+                    headers=sent,
+                    timeout=aiohttp.ClientTimeout(total=left_s, connect=connect_s),
                 )
             except SessionError as error:
+                now = loop.time()
+                last_try = min(end, away_since + self.connect_timeout_s)
+                if _made_contact(error, lasted_s=now - began):
+                    away_since, last_try = None, end
                 wait_s = max(error.retry_after_s or 0.0, pause_s * random.uniform(0.5, 1.0))
-                if not self._may_retry(error) or loop.time() + wait_s >= end:
+                if not self._may_retry(error) or now + wait_s >= last_try:
                     raise
                 await asyncio.sleep(wait_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -186,7 +210,7 @@ class SessionClient:
         cause = error.__cause__
         if isinstance(cause, aiohttp.ClientSSLError):
             return False
-        return self._server_replays or isinstance(cause, aiohttp.ClientConnectorError)
+        return self._server_replays or isinstance(cause, _NOT_CONNECTED)
 
     async def _attempt(
         self,
@@ -196,10 +220,10 @@ class SessionClient:
         body: Any,
         params: Mapping[str, str] | None,
         headers: Mapping[str, str],
-        timeout_s: float,
+        timeout: aiohttp.ClientTimeout,
     ) -> tuple[Any, Mapping[str, str]]:
         http = self._connect()
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        timeout_s = timeout.total or 0.0
         try:
             if timeout_s <= 0:  # which aiohttp would take for "no limit"
                 raise TimeoutError
@@ -216,6 +240,9 @@ class SessionClient:
                 if response.status >= 300:
                     raise await _error_of(response, route)
                 return await response.json(content_type=None), response.headers
+        except aiohttp.ConnectionTimeoutError as error:
+            message = f"{route}: {self.url} is unreachable: no connection within {timeout.connect:.1f} s"
+            raise SessionError(message, code=ErrorCode.UNREACHABLE) from error
         except TimeoutError as error:
             message = f"{route}: no answer from {self.url} within {timeout_s:.1f} s"
             raise SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED) from error
@@ -295,6 +322,13 @@ class Session:
             ):
                 raise
         self.finished = True
+
+
+def _made_contact(error: SessionError, *, lasted_s: float) -> bool:
+    """Whether a failed attempt shows that the server is there."""
+    if error.code is not ErrorCode.UNREACHABLE:
+        return True
+    return lasted_s >= _CONTACT_S and not isinstance(error.__cause__, _NOT_CONNECTED)
 
 
 def _parse(shape: TypeAdapter[_T], body: Any) -> _T:
