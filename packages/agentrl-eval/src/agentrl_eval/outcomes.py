@@ -7,7 +7,8 @@ from typing import Any
 from agentrl_core import AgentRLError, ErrorCode, Outcome, Reply, SessionError, outcome_of
 from agentrl_eval.models import ContextLimitError, ModelUnusableError
 
-_STOPS_THE_RUN = (ErrorCode.UNKNOWN_TASK, ErrorCode.UNKNOWN_INDEX, ErrorCode.UNAUTHORIZED)
+# No unknown task: it was known when its samples were listed, so its last worker has gone and may return.
+_STOPS_THE_RUN = (ErrorCode.UNKNOWN_INDEX, ErrorCode.UNAUTHORIZED)
 
 
 def score_of(metrics: Mapping[str, Any], *, reward: float) -> float:
