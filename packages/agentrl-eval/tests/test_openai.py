@@ -13,8 +13,8 @@ from agentrl_eval.models.openai import OpenAIModel
 ASK = [Message(role="user", content="say 4")]
 
 
-async def ask(model: OpenAIModel) -> Message:
-    return (await model.reply(ASK, tools=None, seed=3)).message
+async def ask(model: OpenAIModel, *, seed: int = 3) -> Message:
+    return (await model.reply(ASK, tools=None, seed=seed)).message
 
 
 async def test_a_request_carries_conversation_tools_and_settings(model: Any, endpoint: Any):
@@ -70,6 +70,17 @@ async def test_a_retry_date_in_the_past_means_at_once(model: Any, endpoint: Any,
     assert len(endpoint.requests) == 2
 
 
+@pytest.mark.parametrize("retry_after", ["61", "9" * 400, "Fri, 21 Oct 2095 07:28:00 GMT"])
+async def test_an_endpoint_that_asks_for_a_long_wait_fails_the_attempt(
+    model: Any, endpoint: Any, refusal: Any, retry_after: str
+):
+    endpoint.faults = [refusal(429, "come tomorrow", headers={"Retry-After": retry_after})]
+    async with asyncio.timeout(5):
+        with pytest.raises(ModelUnavailableError, match=r"Retry-After.* 60 s at most.*come tomorrow"):
+            await ask(model)
+    assert len(endpoint.requests) == 1
+
+
 async def test_a_fault_that_passes_is_not_noticed(model: Any, endpoint: Any, refusal: Any):
     endpoint.faults = [refusal(500, "oops"), refusal(502, "oops"), refusal(529, "oops"), refusal(408, "oops")]
     await ask(model)
@@ -102,13 +113,22 @@ async def test_a_spent_quota_is_not_waited_for(model: Any, endpoint: Any, refusa
 async def test_a_bad_request_is_the_conversations_fault_once_others_were_answered(
     model: Any, endpoint: Any, refusal: Any
 ):
-    endpoint.faults = [refusal(400, "unknown parameter `seed`")]
-    with pytest.raises(ModelUnusableError, match=r"never answered.*seed"):
-        await ask(model)
     await ask(model)
-    endpoint.faults = [refusal(400, "arguments are no JSON")]
-    with pytest.raises(ModelUnavailableError, match="no JSON"):
-        await ask(model)
+    endpoint.faults = [refusal(400, "arguments are no JSON") for _ in range(5)]
+    for seed in range(5):
+        with pytest.raises(ModelUnavailableError, match="no JSON"):
+            await ask(model, seed=seed)
+
+
+async def test_a_bad_request_is_the_models_fault_once_three_episodes_got_nothing_else(
+    model: Any, endpoint: Any, refusal: Any
+):
+    endpoint.faults = [refusal(400, "unknown parameter `seed`") for _ in range(5)]
+    for seed in (1, 1, 1, 2):  # Attempts of one episode say no more than one of them.
+        with pytest.raises(ModelUnavailableError, match="unknown parameter"):
+            await ask(model, seed=seed)
+    with pytest.raises(ModelUnusableError, match=r"never answered.*seed"):
+        await ask(model, seed=3)
 
 
 @pytest.mark.parametrize(

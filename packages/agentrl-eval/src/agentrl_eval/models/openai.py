@@ -23,6 +23,8 @@ from agentrl_eval.models.base import (
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_LONGEST_RETRY_AFTER_S = 60.0
+_FIRST_EPISODES = 3
 _PASSING = frozenset({408, 409, 425, 429, 499})
 _FOR_GOOD = frozenset({401, 403, 404})
 # Servers agree on the words, not on a code.
@@ -32,7 +34,8 @@ _TOO_LONG = ("context_length_exceeded", "context length", "context window", "max
 class OpenAIModel:
     """A model behind an OpenAI-compatible endpoint.
 
-    Overload and passing faults are tried again with growing pauses, or after `Retry-After`.
+    Overload and passing faults are tried again with growing pauses, or after `Retry-After` where that is at
+    most a minute.
 
     Args:
         name: the model's name at the endpoint.
@@ -58,6 +61,7 @@ class OpenAIModel:
         self._settings = {"model": name, "temperature": temperature, "max_tokens": max_tokens}
         self._first_pause_s = first_pause_s
         self._has_answered = False
+        self._refused_seeds: set[int] = set()
         # httpx's own transport costs several milliseconds of CPU a request, aiohttp's a fraction of one.
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
@@ -73,8 +77,9 @@ class OpenAIModel:
         """The next assistant message.
 
         Raises:
-            ModelUnavailableError: the endpoint failed, or refuses this conversation.
-            ModelUnusableError: it refuses for good, or has never given an answer.
+            ModelUnavailableError: the endpoint failed, refuses this conversation, or asks for a long wait.
+            ModelUnusableError: it refuses for good, cannot be reached, or has answered none of the first
+                episodes, which are told apart by their seeds.
             ContextLimitError: the conversation is too long.
         """
         request: dict[str, Any] = {
@@ -87,7 +92,7 @@ class OpenAIModel:
         try:
             answer = await self._send(request)
         except openai.APIError as error:
-            raise self._failure(error) from error
+            raise self._failure(error, seed=seed) from error
         reply = _parse(answer)
         self._has_answered = True
         return reply
@@ -106,6 +111,11 @@ class OpenAIModel:
                 if not _is_passing(error):
                     raise
                 wait_s = _retry_after_s(error)
+                if wait_s is not None and wait_s > _LONGEST_RETRY_AFTER_S:
+                    raise ModelUnavailableError(
+                        f"{self._where} asks to be tried again in {wait_s:.0f} s (`Retry-After`), but an "
+                        f"attempt waits {_LONGEST_RETRY_AFTER_S:.0f} s at most: {error.message}"
+                    ) from error
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0) if wait_s is None else wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return await self._post(request)
@@ -114,17 +124,24 @@ class OpenAIModel:
         # Past the typed method, which walks every message and costs as much again as all the rest.
         return await self._client.post("/chat/completions", cast_to=bytes, body=request)
 
-    def _failure(self, error: openai.APIError) -> Exception:
+    @property
+    def _where(self) -> str:
+        return f"{self._client.base_url} (model `{self._settings['model']}`)"
+
+    def _failure(self, error: openai.APIError, *, seed: int) -> Exception:
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
-        where = f"{self._client.base_url} (model `{self._settings['model']}`)"
         what = f"HTTP {status}: {error.message}" if status else str(error.__cause__ or error.message)
         if status == 400 and any(words in f"{error.code} {error.message}" for words in _TOO_LONG):
             return ContextLimitError(what)
         if status in _FOR_GOOD or error.code == "insufficient_quota":
-            return ModelUnusableError(f"{where} refuses: {what}")
-        if not self._has_answered and not _is_late(error):
-            return ModelUnusableError(f"{where} has never answered: {what}")
-        return ModelUnavailableError(f"{where}: {what}")
+            return ModelUnusableError(f"{self._where} refuses: {what}")
+        if self._has_answered or _is_late(error):
+            return ModelUnavailableError(f"{self._where}: {what}")
+        if status is not None:
+            self._refused_seeds.add(seed)  # The attempts of an episode share its seed.
+            if len(self._refused_seeds) < _FIRST_EPISODES:
+                return ModelUnavailableError(f"{self._where}: {what}")
+        return ModelUnusableError(f"{self._where} has never answered: {what}")
 
 
 def _is_passing(error: openai.APIError) -> bool:
