@@ -35,6 +35,7 @@ class FakeController:
         self.seeds: dict[Any, int] = {}
         self.live: dict[str, tuple[Any, int]] = {}
         self.cancelled: list[str] = []
+        self.on_indices: Callable[[], Awaitable[None]] | None = None
         self.on_start: Callable[[Any], Awaitable[web.Response | None]] | None = None
         self.on_interact: Callable[[Any, list[dict[str, Any]]], Awaitable[web.Response | None]] | None = None
         self.on_cancel: Callable[[], Awaitable[None]] | None = None
@@ -50,6 +51,8 @@ class FakeController:
         return app
 
     async def _indices(self, request: web.Request) -> web.Response:
+        if self.on_indices is not None:
+            await self.on_indices()
         splits = self.splits.get(request.query["name"])
         if splits is None:
             return refusal(400, "unknown task", code="unknown_task")
@@ -175,6 +178,11 @@ async def _serving(fake: Any, path: str) -> AsyncIterator[Any]:
     fake.url = f"http://{host}:{port}{path}"
     yield fake
     await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl_eval.runner._PAUSES_S", (0.01, 0.05))
 
 
 @pytest.fixture

@@ -167,6 +167,26 @@ async def test_an_interrupt_drains_writes_results_and_leaves_no_session(
     assert code == 0
 
 
+async def test_the_first_interrupt_stops_while_the_controller_is_silent(
+    words: list[str], controller: Any, forever: asyncio.Event
+):
+    asked = asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await forever.wait()
+
+    controller.on_indices = hang
+    process = await start(*words)
+    async with asyncio.timeout(DEADLINE_S):
+        await asked.wait()
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    code, _, err = await finish(process)
+    assert (code, err) == (130, "")
+    assert time.monotonic() - started < 3
+
+
 async def test_a_second_interrupt_stops_at_once(
     words: list[str], controller: Any, tmp_path: Path, forever: asyncio.Event
 ):

@@ -82,6 +82,77 @@ async def test_a_lost_worker_is_a_second_attempt(model: Any, client: Any, contro
     assert results.tasks["count"].outcomes == {"completed": 4}
 
 
+async def test_a_task_whose_last_worker_is_lost_is_tried_again(
+    model: Any, client: Any, controller: Any, refusal: Any
+):
+    controller.on_start = once(refusal(400, "no worker serves task `count`", code="unknown_task"))
+    journal = Journal()
+    results = await evaluate(a_plan(samples=3), model, client, journal=journal, concurrency=1)
+    assert [(r.index, r.attempt, r.outcome) for r in journal.records[:2]] == [
+        (0, 1, Outcome.INFRASTRUCTURE_ERROR),
+        (0, 2, Outcome.COMPLETED),
+    ]
+    assert results.tasks["count"].outcomes == {"completed": 3}
+
+
+async def test_a_controller_that_dies_costs_its_episodes_and_ends_the_run_soon(
+    model: Any, controller: Any, unused_tcp_port: int
+):
+    async with SessionClient(controller.url, connect_timeout_s=0.2) as client:
+
+        async def die(_: Any, __: Any) -> None:
+            client.url = f"http://127.0.0.1:{unused_tcp_port}/api"  # Where nothing listens.
+
+        controller.on_interact = die
+        async with asyncio.timeout(10):
+            results = await evaluate(a_plan(samples=4), model, client)
+    task = results.tasks["count"]
+    assert results.complete
+    assert (task.n, task.successes, task.scored_only.n) == (4, 0, 0)
+    assert task.outcomes == {"infrastructure_error": 4}
+
+
+async def test_a_resume_ends_when_the_only_sample_left_is_refused(
+    model: Any, client: Any, endpoint: Any, refusal: Any
+):
+    async def refuse(_: Any) -> web.Response:
+        return refusal(400, "content is not allowed")
+
+    endpoint.on_request = refuse
+    journal = Journal()
+    results = await evaluate(a_plan(indices=(5,)), model, client, journal=journal)
+    assert results.tasks["count"].outcomes == {"infrastructure_error": 1}
+    assert "content is not allowed" in journal.records[-1].reason
+
+
+async def test_an_endpoint_that_answers_bad_request_to_all_stops_the_run(
+    model: Any, client: Any, endpoint: Any, controller: Any, refusal: Any
+):
+    async def refuse(_: Any) -> web.Response:
+        return refusal(400, "unknown parameter `seed`")
+
+    endpoint.on_request = refuse
+    with pytest.raises(ModelUnusableError, match="unknown parameter"):
+        await evaluate(a_plan(), model, client, concurrency=4)
+    assert controller.live == {}
+
+
+async def test_a_stop_during_first_contact_ends_it(
+    model: Any, client: Any, controller: Any, forever: asyncio.Event
+):
+    stop = asyncio.Event()
+
+    async def hang() -> None:
+        stop.set()
+        await forever.wait()
+
+    controller.on_indices = hang
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await evaluate(a_plan(), model, client, stop=stop)
+    assert not controller.starts
+
+
 async def test_a_fault_that_stays_is_counted_as_what_it_is(
     model: Any, client: Any, controller: Any, refusal: Any
 ):

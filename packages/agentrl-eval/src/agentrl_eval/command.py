@@ -18,6 +18,8 @@ from agentrl_eval.report import ProgressLine, print_table, write_results
 from agentrl_eval.runner import evaluate
 
 _NO_KEY = "none"
+# Of each of an episode's attempts: with a dead controller every one of them takes that long.
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ async def run(plan: Plan, endpoints: Endpoints, folder: Path, *, concurrency: in
     """
     console = Console(highlight=False)
     stop = _stop_on_signals()
-    async with SessionClient(endpoints.controller, token=endpoints.controller_token) as client:
+    async with SessionClient(
+        endpoints.controller, token=endpoints.controller_token, connect_timeout_s=_CONNECT_TIMEOUT_S
+    ) as client:
         model = make_model(plan, endpoints)
         try:
             with (

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agentrl_core import (
     AgentRLError,
@@ -27,9 +27,13 @@ from agentrl_eval.results import Results, summarise
 from agentrl_eval.sampling import Sample, samples_of
 
 _ATTEMPTS = 3
+# Before the second and the third attempt: a worker that starts anew takes some seconds to announce itself.
+_PAUSES_S = (2.0, 10.0)
 _FIRST_CONTACT_S = 20.0
 _LATE_START_S = 5.0
 _GRACE_S = 2.0
+
+_T = TypeVar("_T")
 
 OnRecord = Callable[[Record, int], None]
 """Told of each episode's result and of how many episodes there are in all."""
@@ -60,15 +64,12 @@ async def evaluate(
         ConfigError: a task, split or sample is unknown, or the controller does not answer.
         SessionError: the controller refuses.
         ModelUnusableError: the model will answer no conversation at all.
+        CancelledError: stopped before it was known what there is to play.
     """
     started = time.monotonic()
     journal = Journal() if journal is None else journal
-    samples = {
-        task: samples_of(
-            plan, task=task, available=await available_samples(client, task=task, split=plan.split)
-        )
-        for task in plan.tasks
-    }
+    stop = asyncio.Event() if stop is None else stop
+    samples = await _unless_stopped(_planned_samples(plan, client), stop=stop)
     total = sum(map(len, samples.values()))
     finished = journal.finished()
     todo = [sample for episodes in samples.values() for sample in episodes if sample not in finished]
@@ -81,9 +82,31 @@ async def evaluate(
         if record.final:
             tell(record)
     player = _Player(plan, model, client, journal)
-    await _play_all(player, todo, concurrency=concurrency, tell=tell, stop=stop or asyncio.Event())
+    await _play_all(player, todo, concurrency=concurrency, tell=tell, stop=stop)
     planned = {task: len(episodes) for task, episodes in samples.items()}
     return summarise(plan, journal.records, planned=planned, wall_s=time.monotonic() - started)
+
+
+async def _planned_samples(plan: Plan, client: SessionClient) -> dict[str, list[Sample]]:
+    return {
+        task: samples_of(
+            plan, task=task, available=await available_samples(client, task=task, split=plan.split)
+        )
+        for task in plan.tasks
+    }
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, _T], *, stop: asyncio.Event) -> _T:
+    """What the work returns; cancelled together with it once a stop is asked for."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise asyncio.CancelledError
+        return working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
 
 
 async def available_samples(client: SessionClient, *, task: str, split: str | None) -> list[SampleIndex]:
@@ -219,6 +242,7 @@ class _Player:
             await self._journal.write(record, episode.messages)
             if final:
                 return record
+            await asyncio.sleep(_PAUSES_S[attempt - 1])
 
     async def _play(self, sample: Sample, episode: _Episode) -> tuple[Outcome, str]:
         session: Session | None = None
