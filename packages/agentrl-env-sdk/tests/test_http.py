@@ -171,7 +171,7 @@ async def test_an_agent_without_a_controller_talks_to_the_worker(unused_tcp_serv
         await other.cancel()
         with pytest.raises(SessionError) as caught:
             await other.interact([])
-        assert caught.value.code is ErrorCode.BAD_REQUEST
+        assert caught.value.code is ErrorCode.SESSION_FINISHED
 
 
 @pytest.fixture

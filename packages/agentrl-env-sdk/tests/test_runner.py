@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from agentrl_core import FunctionCall, Message, SampleStatus, ToolCall
+from agentrl_core import ErrorCode, FunctionCall, Message, SampleStatus, SessionError, ToolCall
 from agentrl_env_sdk import Session, Task, tool
-from agentrl_env_sdk.worker import Runner, RunnerError
+from agentrl_env_sdk.worker import Runner
 
 
 async def test_an_episode_runs_to_its_end_and_adds_up(counter, call):
@@ -41,7 +41,7 @@ async def test_split_and_sample_reach_the_task(counter):
 
 @pytest.mark.parametrize("index", [5, -2, "3", True and 99])
 async def test_an_unknown_sample_is_refused(counter, index):
-    with pytest.raises(RunnerError, match="has 5 samples, none is"):
+    with pytest.raises(SessionError, match="has 5 samples, none is"):
         await Runner(counter).start(index)
 
 
@@ -49,7 +49,7 @@ async def test_a_custom_sample_is_the_callers(counter):
     runner = Runner(counter)
     _, opening = await runner.start(-1, custom_task={"mine": 1})
     assert opening.messages[0].text == "count to three, sample {'mine': 1}"
-    with pytest.raises(RunnerError, match="`custom_task` is missing"):
+    with pytest.raises(SessionError, match="`custom_task` is missing"):
         await runner.start(-1)
     await runner.cancel_all()
 
@@ -173,7 +173,7 @@ async def test_a_task_that_fails_at_its_start_ends_as_task_error(sample, reason)
     [
         ("tool", "KeyError: 'lost'"),
         ("silent", "TypeError: tool `act` returned nothing; return what the agent should read"),
-        ("nan", "ValueError: rewards must be finite, got reward nan and score None"),
+        ("nan", "ValueError: `reward` must be finite, got nan"),
         ("sleeps", "no answer within `turn_timeout_s` = 0.2 s"),
         ("stubborn", "no answer within `turn_timeout_s` = 0.2 s"),
     ],
@@ -240,9 +240,9 @@ async def test_slots_come_back_whenever_a_cancel_comes(counter, call):
 async def test_a_full_worker_refuses_with_406(counter):
     runner = Runner(counter, concurrency=1)
     await runner.start(0)
-    with pytest.raises(RunnerError) as caught:
+    with pytest.raises(SessionError) as caught:
         await runner.start(1)
-    assert caught.value.http_status == 406
+    assert caught.value.code is ErrorCode.NO_CAPACITY
     await runner.cancel_all()
     await runner.start(1)
     await runner.cancel_all()
@@ -251,10 +251,10 @@ async def test_a_full_worker_refuses_with_406(counter):
 async def test_a_session_id_is_taken_once(counter):
     runner = Runner(counter)
     await runner.start(0, session_id=7)
-    with pytest.raises(RunnerError, match="session 7 exists already"):
+    with pytest.raises(SessionError, match="session 7 exists already"):
         await runner.start(0, session_id=7)
     await runner.cancel(7)
-    with pytest.raises(RunnerError, match="session 8 is unknown here"):
+    with pytest.raises(SessionError, match="session 8 is unknown here"):
         await runner.cancel(8)
 
 
@@ -270,7 +270,7 @@ async def test_a_repeated_request_gets_the_same_answer_and_acts_once(counter, ca
     last = await runner.interact(session_id, [call("add", number=1)], request_id="r2")
     assert last.messages[0].text == "3"
     assert last is await runner.interact(session_id, [], request_id="r2")
-    with pytest.raises(RunnerError, match="has ended as `completed`"):
+    with pytest.raises(SessionError, match="has ended as `completed`"):
         await runner.interact(session_id, [], request_id="r3")
 
 
@@ -291,9 +291,9 @@ async def test_another_request_while_one_runs_is_refused_and_nothing_shifts(call
     session_id, _ = await runner.start(0)
     running = asyncio.create_task(runner.interact(session_id, [call("act")], request_id="r1"))
     await asyncio.sleep(0)
-    with pytest.raises(RunnerError) as caught:
+    with pytest.raises(SessionError) as caught:
         await runner.interact(session_id, [call("act")], request_id="r2")
-    assert caught.value.http_status == 409
+    assert caught.value.code is ErrorCode.SESSION_BUSY
     with pytest.raises(TimeoutError):
         await runner.interact(session_id, [], request_id="r1", deadline_s=0.01)
     gate.set()

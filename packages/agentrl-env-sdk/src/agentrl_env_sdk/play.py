@@ -1,7 +1,7 @@
 """A person as the agent: messages and tools shown, calls typed, rewards told."""
 
-import asyncio
 import json
+import shlex
 from typing import Any
 
 import click
@@ -9,6 +9,7 @@ import click
 from agentrl_core import ConfigError, FunctionCall, Message, SampleIndex, ToolCall
 from agentrl_env_sdk.session import Exchange
 from agentrl_env_sdk.task import Task
+from agentrl_env_sdk.threads import call
 from agentrl_env_sdk.worker.runner import Runner
 
 
@@ -27,7 +28,7 @@ async def play_by_hand(task: Task, *, index: int | None, split: str | None, seed
         _show(exchange)
         if exchange.finish:
             return
-        line = await asyncio.to_thread(_read)
+        line = await call(_read)  # on a thread that does not hold up Ctrl-C
         if line is None:
             await runner.cancel(session_id)
             click.echo("cancelled")
@@ -76,18 +77,24 @@ def _read() -> str | None:
 def _message(line: str, turn: int) -> Message:
     """A typed line as the agent's message: a tool call where it looks like one, else text."""
     name, _, rest = line.strip().partition(" ")
-    rest = rest.strip()
-    if rest.startswith("{"):
-        arguments = rest
-    elif rest and all("=" in word for word in rest.split()):
-        pairs = (word.split("=", 1) for word in rest.split())
-        arguments = json.dumps({key: _value(value) for key, value in pairs})
-    elif name.isidentifier() and not rest:
-        arguments = "{}"
-    else:
+    arguments = _arguments(rest.strip()) if name.isidentifier() else None
+    if arguments is None:
         return Message(role="assistant", content=line)
-    call = ToolCall(id=f"call_{turn}", type="function", function=FunctionCall(name=name, arguments=arguments))
-    return Message(role="assistant", content="", tool_calls=[call])
+    made = ToolCall(id=f"call_{turn}", type="function", function=FunctionCall(name=name, arguments=arguments))
+    return Message(role="assistant", content="", tool_calls=[made])
+
+
+def _arguments(text: str) -> str | None:
+    """JSON as it is, `key=value` words as JSON, nothing as no arguments; None for any other text."""
+    if text.startswith("{"):
+        return text
+    try:
+        words = [word.partition("=") for word in shlex.split(text)]
+    except ValueError:  # a quote that is never closed, as in "don't"
+        return None
+    if all(separator and key.isidentifier() for key, separator, _ in words):
+        return json.dumps({key: _value(value) for key, _, value in words})
+    return None
 
 
 def _value(text: str) -> Any:

@@ -13,6 +13,10 @@ Said = str | Message | Sequence[Message]
 """What a task may say: a text for the user role, a message, or several."""
 
 
+class EpisodeOver(BaseException):
+    """Leaves a task whose episode has ended; like a cancellation, nothing to be caught by the task."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentReply:
     """What the agent answered."""
@@ -104,10 +108,14 @@ class Session:
             metrics: other numbers about the episode.
 
         Raises:
-            ValueError: the value or the score is not finite.
+            ValueError: the value is not finite, or the score not in [0, 1].
         """
-        if not math.isfinite(value) or (score is not None and not math.isfinite(score)):
-            raise ValueError(f"rewards must be finite, got reward {value} and score {score}")
+        if not math.isfinite(value):
+            raise ValueError(f"`reward` must be finite, got {value}")
+        if score is not None and not 0.0 <= score <= 1.0:
+            raise ValueError(f"`score` must be in [0, 1], got {score}; scale it, or report it as a metric")
+        if self._is_closed:
+            return
         item = RewardItem(reward=value, score=score, metrics=metrics)
         self.earned += item.reward
         self._pending.reward += item.reward
@@ -140,13 +148,22 @@ class Session:
 
     def say(self, said: Said) -> None:
         """Add messages to what the agent gets next."""
-        self._pending.messages += as_messages(said)
+        if not self._is_closed:
+            self._pending.messages += as_messages(said)
 
     async def action(self, said: Said = ()) -> AgentReply:
-        """Send messages to the agent and wait for its reply."""
+        """Send messages to the agent and wait for its reply.
+
+        Where the episode has been finished or the agent has no turns left, the messages are its last
+        ones and the task does not come back from here.
+        """
         if self._is_closed:
             raise asyncio.CancelledError("the session has been cancelled")
         self.say(said)
+        if self.turns_left <= 0:
+            self.finish(status=SampleStatus.TASK_LIMIT_REACHED)
+        if self.finished:
+            raise EpisodeOver
         if self._answer is None or self._answer.done():
             raise RuntimeError("`session.action` was called twice at the same time")
         self._reply = asyncio.get_running_loop().create_future()
@@ -172,9 +189,9 @@ class Session:
         """Let nothing more be said; a task that swallows its cancellation finds out here."""
         self._is_closed = True
 
-    def conclude(self, status: SampleStatus) -> None:
-        """Give the last answer."""
-        self.status = self.status or status
+    def conclude(self) -> None:
+        """Give the last answer to whoever waits for one."""
+        self.status = self.status or SampleStatus.COMPLETED
         self.metrics.setdefault("score", min(1.0, max(0.0, self.earned)))
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(self._exchange(self.status, finish=True))

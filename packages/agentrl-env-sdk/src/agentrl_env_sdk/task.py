@@ -1,13 +1,13 @@
 """What a task author writes: samples, how an episode begins, and the tools."""
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agentrl_core import ConfigError, Message, SampleIndex, SampleStatus, ToolCall
-from agentrl_env_sdk.session import AgentReply, Said, Session, as_messages, encodable
-from agentrl_env_sdk.tools import BadCallError, BoundTool, known_tools, on_thread, resolve_call, tools_of
+from agentrl_env_sdk.session import AgentReply, Said, Session, as_messages
+from agentrl_env_sdk.threads import call
+from agentrl_env_sdk.tools import BadCallError, BoundTool, content_of, known_tools, resolve_call, tools_of
 
 
 class Task:
@@ -44,11 +44,13 @@ class Task:
     async def run(self, session: Session) -> None:
         """Play an episode: by default a conversation of tool calls after `setup`."""
         said = await call(self.setup, session)
-        if said is None:
+        if not said and not session.finished:
             raise TypeError(f"`{type(self).__name__}.setup` returned nothing; return the first message")
         if self.system_prompt is not None:
             session.say(Message(role="system", content=self.system_prompt))
-        await converse(session, self.bound_tools, as_messages(said), max_invalid=self.max_invalid_actions)
+        await converse(
+            session, self.bound_tools, as_messages(said or ()), max_invalid=self.max_invalid_actions
+        )
 
     def calculate_overall(self, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """A summary of many results; for evaluations that ask the worker for one."""
@@ -71,7 +73,7 @@ class Samples:
     """The samples of a task by index.
 
     Raises:
-        ConfigError: a split is neither a count nor a sequence, or there is no sample.
+        ConfigError: a split is neither a count nor a list, or there is no sample.
     """
 
     def __init__(self, task: Task) -> None:
@@ -79,11 +81,11 @@ class Samples:
         self._data: dict[str, range | Sequence[Any]] = {}
         total = 0
         for split, given in task.splits.items():
-            data = range(given) if isinstance(given, int) else given
-            if not isinstance(data, Sequence) or isinstance(data, str):
+            if not _is_split(given):
                 raise ConfigError(
                     f"split `{split}` of `{task.task_name}` must be a count or a list, got {given!r}"
                 )
+            data = range(given) if isinstance(given, int) else given
             self._starts[split], self._data[split] = total, data
             total += len(data)
         if total == 0:
@@ -107,34 +109,29 @@ class Samples:
         return None
 
 
-async def call(function: Any, *arguments: Any) -> Any:
-    """Call a task's method: async on the loop, sync on a thread, so that it cannot block the others."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    return await on_thread(function, *arguments)
+def _is_split(given: Any) -> bool:
+    if isinstance(given, int):
+        return given >= 0 and not isinstance(given, bool)
+    # Data sets of other libraries are sequences without being called so.
+    return (
+        hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, str | Mapping)
+    )
 
 
 async def converse(
     session: Session, tools: Mapping[str, BoundTool], opening: list[Message], *, max_invalid: int
 ) -> None:
-    """Answer the agent's tool calls until the session is finished or its turns are used up.
+    """Answer the agent's tool calls until the episode is over.
 
     A reply without a usable call gets a message that says what was wrong; the task never sees it.
     """
     messages, invalid = opening, 0
-    while session.turns_left > 0:
+    while True:
         reply = await session.action(messages)
-        messages, faults = await _answer(session, tools, reply)
-        if session.finished:
-            session.say(messages)
-            return
-        invalid += faults
+        messages, fault = await _answer(session, tools, reply)
+        invalid += fault
         if invalid > max_invalid:
-            session.say(messages)
             session.finish(status=SampleStatus.AGENT_INVALID_ACTION)
-            return
-    session.say(messages)
-    session.finish(status=SampleStatus.TASK_LIMIT_REACHED)
 
 
 async def _answer(
@@ -164,5 +161,4 @@ async def _answer(
 
 
 def _tool_message(tool_call: ToolCall, result: Any) -> Message:
-    content = result if isinstance(result, list) else encodable(str(result))
-    return Message(role="tool", content=content, tool_call_id=tool_call.id)
+    return Message(role="tool", content=content_of(result), tool_call_id=tool_call.id)

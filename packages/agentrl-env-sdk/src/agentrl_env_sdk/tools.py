@@ -1,25 +1,26 @@
 """Functions that a model may call: schemas from signatures, and a readable answer to every bad call."""
 
-import asyncio
-import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 import docstring_parser
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from agentrl_core import Tool, ToolCall, ToolFunction
+from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
+from agentrl_env_sdk.session import encodable
+from agentrl_env_sdk.threads import call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MARK = "__agentrl_tool__"
 
-_THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="task")
-"""For the sync methods of tasks, which may block."""
+_SHOWN_FAULTS = 3
+_SHOWN_CHARACTERS = 80
+"""Of what a model wrote; it may have written a lot."""
 
 
 def tool(function: Function) -> Function:
@@ -61,7 +62,7 @@ class BoundTool:
             BadCallError: it is no JSON object, or an argument is missing, unknown or of the wrong type.
         """
         try:
-            value = json.loads(text) if isinstance(text, str) and text.strip() else (text or {})
+            value = _loads(text) if isinstance(text, str) and text.strip() else (text or {})
         except (ValueError, RecursionError) as error:
             raise BadCallError(f"arguments must be a JSON object, {error}; {self._example()}") from error
         if isinstance(value, str):
@@ -74,18 +75,20 @@ class BoundTool:
         try:
             parsed = self.arguments.model_validate(value)
         except ValidationError as error:
-            faults = "; ".join(_fault(detail) for detail in error.errors())
-            raise BadCallError(f"{faults}; {self._example()}") from error
-        return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+            details = error.errors(include_url=False)
+            faults = [_fault(detail) for detail in details[:_SHOWN_FAULTS]]
+            if len(details) > _SHOWN_FAULTS:
+                faults.append(f"and {len(details) - _SHOWN_FAULTS} more")
+            raise BadCallError(f"{'; '.join(faults)}; {self._example()}") from error
+        fields = type(parsed).model_fields
+        return {str(info.alias): getattr(parsed, field) for field, info in fields.items()}
 
     async def call(self, session: Any, arguments: Mapping[str, Any]) -> Any:
         """Run the tool; what it raises is the task's fault."""
         filled = dict(arguments)
         if self.session_parameter is not None:
             filled[self.session_parameter] = session
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**filled)
-        return await on_thread(self.function, **filled)
+        return await call(self.function, **filled)
 
     def _example(self) -> str:
         return f"example: {json.dumps(_example_of(self.spec.function.parameters))}"
@@ -102,36 +105,61 @@ def tools_of(task: object, *, session_type: type) -> dict[str, BoundTool]:
 
 
 def bind(function: Callable[..., Any], *, session_type: type) -> BoundTool:
-    """A function as a tool."""
-    hints = get_type_hints(function, include_extras=True)
-    described = docstring_parser.parse(inspect.getdoc(function) or "")
-    texts = {entry.arg_name: entry.description or "" for entry in described.params}
-    fields: dict[str, Any] = {}
-    session_parameter = None
-    for name, parameter in inspect.signature(function).parameters.items():
-        annotation = hints.get(name, Any)
-        if annotation is session_type or (annotation is Any and name == "session"):
-            session_parameter = name
-            continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[name] = (annotation, Field(default=default, description=texts.get(name)))
+    """A function as a tool.
+
+    Raises:
+        ConfigError: its signature cannot be described to a model.
+    """
     name = str(getattr(function, "__name__", "tool"))
-    arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    summary = (described.short_description or "").strip()
-    spec = ToolFunction(name=name, description=summary, parameters=_schema(arguments))
+    described = docstring_parser.parse(inspect.getdoc(function) or "")
+    texts = {entry.arg_name: entry.description for entry in described.params if entry.description}
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        fields: dict[str, Any] = {}
+        session_parameter = None
+        for parameter in inspect.signature(function).parameters.values():
+            annotation = hints.get(parameter.name, Any)
+            if annotation is session_type or (annotation is Any and parameter.name == "session"):
+                session_parameter = parameter.name
+                continue
+            # The alias lets a parameter have a name that means something else to pydantic.
+            fields[f"argument_{len(fields)}"] = (annotation, _field(parameter, texts.get(parameter.name)))
+        arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        schema = _schema(arguments)
+    except Exception as error:
+        raise ConfigError(f"tool `{name}` cannot be described to a model: {error}") from error
+    spec = ToolFunction(name=name, description=(described.description or "").strip(), parameters=schema)
     return BoundTool(Tool(function=spec), function, arguments, session_parameter)
 
 
-def resolve_call(call: ToolCall, tools: Mapping[str, BoundTool]) -> tuple[BoundTool, dict[str, Any]]:
+def _field(parameter: inspect.Parameter, text: str | None) -> Any:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise TypeError(f"parameter `{parameter}` has no name that a model could give; name each argument")
+    default = ... if parameter.default is parameter.empty else parameter.default
+    if text is None:  # What `Annotated` says of it stands.
+        return Field(default=default, alias=parameter.name)
+    return Field(default=default, alias=parameter.name, description=text)
+
+
+def resolve_call(made: ToolCall, tools: Mapping[str, BoundTool]) -> tuple[BoundTool, dict[str, Any]]:
     """The tool and the arguments of a model's call.
 
     Raises:
         BadCallError: the tool is unknown or the arguments do not fit.
     """
-    found = tools.get(call.function.name)
+    found = tools.get(made.function.name)
     if found is None:
-        raise BadCallError(f"there is no tool `{call.function.name}`; {known_tools(tools)}")
-    return found, found.parse(call.function.arguments)
+        raise BadCallError(f"there is no tool `{_short(made.function.name)}`; {known_tools(tools)}")
+    return found, found.parse(made.function.arguments)
+
+
+def content_of(result: Any) -> str | list[dict[str, Any]]:
+    """What a tool returned as a message's content: text and multimodal parts as they are, else JSON."""
+    if isinstance(result, str):
+        return encodable(result)
+    if isinstance(result, list) and result and all(isinstance(p, dict) and "type" in p for p in result):
+        return result
+    return pydantic_core.to_json(result, fallback=str).decode()
 
 
 def known_tools(tools: Mapping[str, BoundTool]) -> str:
@@ -141,12 +169,6 @@ def known_tools(tools: Mapping[str, BoundTool]) -> str:
         for found in tools.values()
     )
     return f"tools: {', '.join(signatures)}"
-
-
-async def on_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run what may block on a thread."""
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_THREADS, functools.partial(function, *args, **kwargs))
 
 
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
@@ -169,13 +191,31 @@ def _without_titles(node: Any) -> Any:
 
 
 def _fault(detail: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in detail["loc"])
+    path = _short(".".join(str(part) for part in detail["loc"]))
     if detail["type"] == "missing":
         return f"argument `{path}` is missing"
     if detail["type"] == "extra_forbidden":
         return f"argument `{path}` is unknown"
-    given = repr(detail["input"])
-    return f"argument `{path}`: {detail['msg']}, got {given if len(given) <= 80 else given[:77] + '...'}"
+    return f"argument `{path}`: {detail['msg']}, got {_shown(detail['input'])}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _short(repr(value))
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"`{name}` is no JSON number")
 
 
 _EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "null": None}

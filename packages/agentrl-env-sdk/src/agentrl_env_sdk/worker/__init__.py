@@ -5,6 +5,6 @@ Worker --heartbeats--> controller
 """
 
 from agentrl_env_sdk.worker.lifecycle import Worker, WorkerConfig
-from agentrl_env_sdk.worker.runner import Runner, RunnerError
+from agentrl_env_sdk.worker.runner import Runner
 
-__all__ = ["Runner", "RunnerError", "Worker", "WorkerConfig"]
+__all__ = ["Runner", "Worker", "WorkerConfig"]

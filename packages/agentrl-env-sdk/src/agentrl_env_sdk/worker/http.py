@@ -4,11 +4,11 @@ import asyncio
 import json
 import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl_core import (
@@ -16,17 +16,31 @@ from agentrl_core import (
     REQUEST_ID_HEADER,
     SESSION_HEADER,
     SESSION_HEADER_ALIAS,
+    ErrorCode,
     InteractRequest,
+    SessionError,
+    WorkerStatus,
 )
 from agentrl_env_sdk.session import Exchange
-from agentrl_env_sdk.worker.runner import Runner, RunnerError, SessionId
+from agentrl_env_sdk.threads import call
+from agentrl_env_sdk.worker.runner import Runner, SessionId
 
 Cancelled = Callable[[SessionId], Awaitable[None]]
+
+_HTTP_STATUS = {
+    ErrorCode.NO_CAPACITY: 406,
+    ErrorCode.SESSION_BUSY: 409,
+}
+"""Codes of the published wire; whatever else is refused is 400."""
+_MAX_BODY_BYTES = 100 * 2**20
+_LONGEST_DEADLINE_MS = 10**9
+_DEEPEST = 50
 
 
 class _Start(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
+    name: str | None = None
     index: int | str = -1
     session_id: int | str | None = None
     custom_task: Any = None
@@ -35,6 +49,12 @@ class _Start(BaseModel):
 
 class _Interact(InteractRequest):
     session_id: int | str | None = None
+
+
+class _Overall(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    results: list[dict[str, Any]] = []
 
 
 class _SessionName(BaseModel):
@@ -70,9 +90,10 @@ def create_app(runner: Runner, *, token: str | None = None, cancelled: Cancelled
     for name, handler, method in routes:
         app.add_api_route(f"/api/{name}", handler, methods=[method])
     app.add_api_route("/healthz", api.healthz, methods=["GET"])
-    app.add_exception_handler(RunnerError, _refused)
+    app.add_exception_handler(SessionError, _refused)
     app.add_exception_handler(ValidationError, _malformed)
     app.add_exception_handler(TimeoutError, _late)
+    app.add_exception_handler(Exception, _failed)
     if token is not None:
         app.middleware("http")(_require(token))
     return app
@@ -86,6 +107,7 @@ class _Api:
 
     async def start_sample(self, request: Request) -> Response:
         body = _Start.model_validate(await _json(request))
+        self._check_name(body.name)
         session_id, exchange = await self._runner.start(
             body.index,
             session_id=body.session_id,
@@ -94,7 +116,7 @@ class _Api:
             request_id=request.headers.get(REQUEST_ID_HEADER),
             deadline_s=_deadline_s(request),
         )
-        return _answer(_wire(exchange), request, **{SESSION_HEADER: str(session_id)})
+        return _answer(_wire(exchange), request, headers={SESSION_HEADER: str(session_id)})
 
     async def interact(self, request: Request) -> Response:
         body = _Interact.model_validate(await _json(request))
@@ -143,17 +165,17 @@ class _Api:
         return {"session_id": session_id, "status": self._runner.status(session_id)}
 
     async def calculate_overall(self, request: Request) -> Any:
-        body = await _json(request)
-        return self._runner.task.calculate_overall(body.get("results", []))
+        body = _Overall.model_validate(await _json(request))
+        return _answer(await call(self._runner.task.calculate_overall, body.results), request)
 
-    async def get_indices(self, split: str | None = None) -> Any:
+    async def get_indices(self, name: str | None = None, split: str | None = None) -> Any:
+        self._check_name(name)
         splits = self._runner.samples.splits
         if split is None:
             return [index for indices in splits.values() for index in indices]
         if split not in splits:
-            raise RunnerError(
-                f"task `{self._runner.task.task_name}` has no split `{split}`; it has {sorted(splits)}"
-            )
+            message = f"task `{self._runner.task.task_name}` has no split `{split}`; it has {sorted(splits)}"
+            raise SessionError(message, code=ErrorCode.BAD_REQUEST)
         return splits[split]
 
     async def get_sessions(self) -> dict[str, Any]:
@@ -168,25 +190,42 @@ class _Api:
             "address": str(request.base_url) + "api",
             "capacity": self._runner.concurrency,
             "current": len(self._runner.sessions),
-            "status": "ALIVE",
+            "last_visit": time.monotonic(),
+            "status": WorkerStatus.ALIVE,
+            "stale": self._runner.is_draining,
+            "locked": False,
         }
         return {self._runner.task.task_name: {"indices": await self.get_indices(), "workers": {"0": worker}}}
 
     async def healthz(self) -> dict[str, str]:
         return {"status": "ok"}
 
+    def _check_name(self, name: str | None) -> None:
+        """Refuse what is meant for another task; a controller does not say which it means."""
+        own = self._runner.task.task_name
+        if name not in (None, own):
+            message = f"this worker serves task `{own}`, not `{name}`"
+            raise SessionError(message, code=ErrorCode.UNKNOWN_TASK)
+
     async def _named(self, request: Request) -> SessionId:
         return _session_id(request, _SessionName.model_validate(await _json(request)).session_id)
 
 
 async def _json(request: Request) -> Any:
-    body = await request.body()
-    if not body.strip():
-        return {}
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            raise SessionError(f"the body exceeds {_MAX_BODY_BYTES} bytes", code=ErrorCode.BAD_REQUEST)
     try:
-        return await request.json()
-    except ValueError as error:
-        raise RunnerError(f"the body is no JSON: {error}", http_status=422) from error
+        return json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise _NoJsonError(f"the body is no JSON: {error}") from error
+
+
+class _NoJsonError(SessionError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ErrorCode.BAD_REQUEST)
 
 
 def _session_id(request: Request, named: SessionId | None) -> SessionId:
@@ -194,13 +233,16 @@ def _session_id(request: Request, named: SessionId | None) -> SessionId:
         return named
     header = request.headers.get(SESSION_HEADER) or request.headers.get(SESSION_HEADER_ALIAS)
     if header is None:
-        raise RunnerError("name the session: `session_id` in the body, or the header of that name")
+        message = "name the session: `session_id` in the body, or the header of that name"
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
     return int(header) if header.isdecimal() else header
 
 
 def _deadline_s(request: Request) -> float | None:
     header = request.headers.get(DEADLINE_HEADER, "")
-    return int(header) / 1000.0 if header.isdecimal() else None
+    if not (header.isdecimal() and len(header) < 20):
+        return None
+    return min(int(header), _LONGEST_DEADLINE_MS) / 1000.0
 
 
 def _wire(exchange: Exchange) -> dict[str, Any]:
@@ -216,49 +258,64 @@ def _wire(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def _answer(content: Any, request: Request, **headers: str) -> Response:
+def _answer(
+    content: Any, request: Request, *, http_status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     request_id = request.headers.get(REQUEST_ID_HEADER)
-    if request_id is not None:
-        headers[REQUEST_ID_HEADER] = request_id
-    return Response(_encode(content), headers=headers, media_type="application/json")
+    echo = {} if request_id is None else {REQUEST_ID_HEADER: request_id}
+    return Response(
+        _encode(content), http_status, headers={**(headers or {}), **echo}, media_type="application/json"
+    )
 
 
 def _encode(content: Any) -> bytes:
-    """Strict JSON: numbers that are none become null, numpy's become plain, anything else its text."""
+    """Strict JSON of whatever a task reports."""
     try:
-        return json.dumps(content, allow_nan=False, default=_plain).encode()
-    except ValueError:
-        return json.dumps(_finite(content), allow_nan=False, default=_plain).encode()
+        return json.dumps(content, allow_nan=False).encode()
+    except (TypeError, ValueError):
+        return json.dumps(_plain(content), allow_nan=False).encode()
 
 
-def _plain(value: Any) -> Any:
-    return _finite(value.item()) if hasattr(value, "item") else str(value)
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Numbers that are none become null, numpy's become plain, anything else that JSON lacks its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner, depth + 1) for inner in value]
+    if depth < _DEEPEST and callable(getattr(value, "tolist", None)):
+        return _plain(value.tolist(), depth + 1)
+    return str(value)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _error(request: Request, message: str, code: ErrorCode, http_status: int) -> Response:
+    return _answer({"detail": message, "code": code}, request, http_status=http_status)
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RunnerError)
-    return JSONResponse({"detail": str(error)}, status_code=error.http_status)
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SessionError)
+    http_status = 422 if isinstance(error, _NoJsonError) else _HTTP_STATUS.get(error.code, 400)
+    return _error(request, str(error), error.code, http_status)
 
 
-async def _malformed(_: Request, error: Exception) -> JSONResponse:
+async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
     faults = "; ".join(f"`{'.'.join(map(str, fault['loc']))}`: {fault['msg']}" for fault in error.errors())
-    return JSONResponse({"detail": faults}, status_code=422)
+    return _error(request, faults, ErrorCode.BAD_REQUEST, 422)
 
 
-async def _late(_: Request, error: Exception) -> JSONResponse:
+async def _late(request: Request, error: Exception) -> Response:
     del error
-    return JSONResponse(
-        {"detail": "the deadline passed; the answer is kept for the same request id"}, status_code=504
-    )
+    message = "the deadline passed; an exchange's answer is kept for the same request id"
+    return _error(request, message, ErrorCode.DEADLINE_EXCEEDED, 504)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """What the worker did not foresee, a summary that its task cannot compute for example."""
+    return _error(request, f"{type(error).__name__}: {error}", ErrorCode.WORKER_FAILED, 500)
 
 
 def _require(token: str) -> Callable[..., Awaitable[Any]]:
@@ -267,7 +324,7 @@ def _require(token: str) -> Callable[..., Awaitable[Any]]:
     async def check(request: Request, proceed: Callable[[Request], Awaitable[Any]]) -> Any:
         given = request.headers.get("Authorization", "").encode()
         if request.url.path.startswith("/api/") and not secrets.compare_digest(given, expected):
-            return JSONResponse({"detail": "the bearer token is missing or wrong"}, status_code=401)
+            return _error(request, "the bearer token is missing or wrong", ErrorCode.UNAUTHORIZED, 401)
         return await proceed(request)
 
     return check

@@ -4,18 +4,20 @@ start -> Session + a task that runs Task.run -> Exchange ... interact -> Exchang
 """
 
 import asyncio
+import inspect
 import logging
 import secrets
 import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from agentrl_core import CUSTOM_INDEX, Message, SampleIndex, SampleStatus
-from agentrl_env_sdk.session import Exchange, Session
-from agentrl_env_sdk.task import Samples, Task, call
+from agentrl_core import CUSTOM_INDEX, ErrorCode, Message, SampleIndex, SampleStatus, SessionError
+from agentrl_env_sdk.session import EpisodeOver, Exchange, Session
+from agentrl_env_sdk.task import Samples, Task
+from agentrl_env_sdk.threads import call
 
 _log = logging.getLogger("agentrl_env_sdk")
 
@@ -27,32 +29,33 @@ _GRACE_S = 5.0
 """How long a cancelled task may go on before its slot is taken from it."""
 
 
-class RunnerError(Exception):
-    """A request that the session table refuses.
-
-    Attributes:
-        http_status: the code that the published wire gives it.
-    """
-
-    def __init__(self, message: str, *, http_status: int = 400) -> None:
-        super().__init__(message)
-        self.http_status = http_status
-
-
 @dataclass(slots=True, eq=False)
 class _Live:
+    """An episode that holds a slot."""
+
     session: Session
-    runner: asyncio.Task[None] | None = None
-    request_id: str | None = None
-    answer: "asyncio.Future[Exchange] | None" = None
-    last_used: float = 0.0
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    playing: asyncio.Task[None]
+    """Runs the task's own code; it alone is ever cancelled."""
+    over: asyncio.Future[None]
+    """Done once `playing` is, or is given up."""
+    ended: asyncio.Event
+    """Set once the slot is free."""
+    answer: asyncio.Future[Exchange]
+    last_used: float
+    request_id: str | None
+    num_waiting: int = 0
+    """Callers that wait for the answer."""
     is_stopping: bool = False
     fault: str | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        return self.answer is not None and not self.answer.done()
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What is remembered of an episode, so that a last answer can be asked for again."""
+
+    status: SampleStatus
+    request_id: str | None
+    answer: Exchange
 
 
 class Runner:
@@ -62,16 +65,25 @@ class Runner:
         task: the task.
         concurrency: episodes at the same time; the task's own where it is absent.
         idle_timeout_s: an episode that nobody talks to for this long is cancelled.
+
+    Attributes:
+        is_draining: whether new episodes are refused.
+
+    Raises:
+        ConfigError: the task's samples or tools are wrong.
     """
 
     def __init__(self, task: Task, *, concurrency: int | None = None, idle_timeout_s: float = 1800.0) -> None:
         self.task = task
         self.samples = Samples(task)
+        self.tools = [bound.spec for bound in task.bound_tools.values()]
         self.concurrency = concurrency or task.concurrency
+        self.is_draining = False
         self._idle_timeout_s = idle_timeout_s
         self._live: dict[SessionId, _Live] = {}
-        self._finished: OrderedDict[SessionId, _Live] = OrderedDict()
+        self._ended: OrderedDict[SessionId, _Ended] = OrderedDict()
         self._starts: OrderedDict[str, SessionId] = OrderedDict()
+        self._supervisors: set[asyncio.Task[None]] = set()
 
     @property
     def sessions(self) -> dict[SessionId, SampleIndex]:
@@ -93,25 +105,24 @@ class Runner:
         A request id that has begun one gives the same answer again.
 
         Raises:
-            RunnerError: the sample is unknown, the id is in use, or no slot is free.
-            TimeoutError: the deadline passed; the episode goes on, ask again with the same request id.
+            SessionError: the sample is unknown, the id is in use, or no slot is free.
+            TimeoutError: the deadline passed; the episode, of which nobody knows, is cancelled.
         """
         if request_id is not None and request_id in self._starts:
             session_id = self._starts[request_id]
-            return session_id, await self._answer(self._find(session_id), deadline_s)
+            return session_id, await self._again(session_id, request_id, deadline_s)
         session_id = secrets.randbelow(_MAX_SESSION_ID) if session_id is None else session_id
-        if session_id in self._live or session_id in self._finished:
-            raise RunnerError(f"session {session_id} exists already")
-        if len(self._live) >= self.concurrency:
-            raise RunnerError(f"all {self.concurrency} slots are taken", http_status=406)
-        live = _Live(self._session(session_id, index, custom_task, seed), last_used=time.monotonic())
-        self._live[session_id] = live
+        self._admit(session_id)
+        live = self._begin(self._session(session_id, index, custom_task, seed), request_id)
         if request_id is not None:
             self._starts[request_id] = session_id
             _trim(self._starts)
-        self._expect(live, request_id)
-        live.runner = asyncio.create_task(self._play(live))
-        return session_id, await self._answer(live, deadline_s)
+        try:
+            return session_id, await self._wait(live, deadline_s)
+        except TimeoutError:
+            if live.num_waiting == 0:
+                self._stop(live)
+            raise
 
     async def interact(
         self,
@@ -124,56 +135,83 @@ class Runner:
         """Hand the agent's messages to an episode and return its answer.
 
         Raises:
-            RunnerError: the session is unknown, has ended, or is answering another request.
+            SessionError: the session is unknown, has ended, or is answering another request.
             TimeoutError: the deadline passed; the episode goes on, ask again with the same request id.
         """
-        live = self._find(session_id)
-        if request_id is None or request_id != live.request_id:
-            if live.is_busy:
-                raise RunnerError(f"session {session_id} is answering another request", http_status=409)
-            if live.ended.is_set() or live.session.finished:
-                raise RunnerError(f"session {session_id} has ended as `{live.session.status}`")
-            self._expect(live, request_id)
-            live.session.resume(messages)
-        return await self._answer(live, deadline_s)
+        live = self._live.get(session_id)
+        if live is None or (request_id is not None and request_id == live.request_id):
+            return await self._again(session_id, request_id, deadline_s)
+        if live.session.finished or live.is_stopping:
+            raise _has_ended(session_id, live.session.status or SampleStatus.CANCELLED)
+        if not live.answer.done():
+            message = f"session {session_id} is answering another request"
+            raise SessionError(message, code=ErrorCode.SESSION_BUSY)
+        live.request_id = request_id
+        self._expect(live)
+        live.session.resume(messages)
+        return await self._wait(live, deadline_s)
 
     async def cancel(self, session_id: SessionId) -> None:
         """End an episode and wait until its slot is free; nothing happens to one that has ended.
 
         Raises:
-            RunnerError: the session is unknown.
+            SessionError: the session is unknown.
         """
-        live = self._find(session_id)
-        self._stop(live)
-        await live.ended.wait()
+        self.status(session_id)
+        live = self._live.get(session_id)
+        if live is not None:
+            self._stop(live)
+            await live.ended.wait()
 
     async def cancel_all(self) -> None:
         """End every episode."""
         await asyncio.gather(*(self.cancel(session_id) for session_id in list(self._live)))
 
+    async def wait_until_empty(self) -> None:
+        """Wait until no episode is being played."""
+        while self._live:
+            await next(iter(self._live.values())).ended.wait()
+
     def status(self, session_id: SessionId) -> SampleStatus:
         """State of an episode.
 
         Raises:
-            RunnerError: the session is unknown.
+            SessionError: the session is unknown.
         """
-        return self._find(session_id).session.status or SampleStatus.RUNNING
+        if session_id in self._live:
+            return self._live[session_id].session.status or SampleStatus.RUNNING
+        if session_id in self._ended:
+            return self._ended[session_id].status
+        raise SessionError(f"session {session_id} is unknown here", code=ErrorCode.UNKNOWN_SESSION)
+
+    def expire(self) -> None:
+        """Cancel episodes that nobody has talked to for too long; to be called now and then."""
+        limit = time.monotonic() - self._idle_timeout_s
+        for live in list(self._live.values()):
+            if live.answer.done() and live.last_used < limit:
+                self._stop(live)
+
+    def _admit(self, session_id: SessionId) -> None:
+        if session_id in self._live:
+            raise SessionError(f"session {session_id} exists already", code=ErrorCode.BAD_REQUEST)
+        if self.is_draining:
+            raise SessionError("the worker is about to stop", code=ErrorCode.NO_CAPACITY)
+        if len(self._live) >= self.concurrency:
+            raise SessionError(f"all {self.concurrency} slots are taken", code=ErrorCode.NO_CAPACITY)
 
     def _session(
         self, session_id: SessionId, index: SampleIndex, custom_task: Any, seed: int | None
     ) -> Session:
+        name = self.task.task_name
         found = self.samples.find(index)
         if index == CUSTOM_INDEX:
             if custom_task is None:
-                raise RunnerError(
-                    f"index {CUSTOM_INDEX} stands for a custom task, but `custom_task` is missing"
-                )
+                message = f"index {CUSTOM_INDEX} stands for a custom task, but `custom_task` is missing"
+                raise SessionError(message, code=ErrorCode.BAD_REQUEST)
             found = (None, custom_task)
         if found is None:
-            raise RunnerError(
-                f"task `{self.task.task_name}` has {self.samples.count} samples, none is {index!r}"
-            )
-        name = self.task.task_name
+            message = f"task `{name}` has {self.samples.count} samples, none is {index!r}"
+            raise SessionError(message, code=ErrorCode.UNKNOWN_INDEX)
         return Session(
             session_id,
             task=name,
@@ -182,88 +220,140 @@ class Runner:
             sample=found[1],
             seed=zlib.crc32(f"{name}/{index}".encode()) if seed is None else seed,
             max_turns=self.task.max_turns,
-            tools=[bound.spec for bound in self.task.bound_tools.values()] or None,
+            tools=self.tools or None,
         )
 
-    def _find(self, session_id: SessionId) -> _Live:
-        live = self._live.get(session_id) or self._finished.get(session_id)
-        if live is None:
-            raise RunnerError(f"session {session_id} is unknown here")
+    def _begin(self, session: Session, request_id: str | None) -> _Live:
+        """Take a slot and start to play, all before anybody else has a turn."""
+        playing = asyncio.create_task(_contained(self.task.run, session))
+        over = asyncio.get_running_loop().create_future()
+        playing.add_done_callback(lambda _: _resolve(over))
+        now = time.monotonic()
+        live = _Live(session, playing, over, asyncio.Event(), session.expect(), now, request_id)
+        self._live[session.id] = live
+        self._ended.pop(session.id, None)  # A controller that began anew counts from 1 again.
+        self._limit(live)
+        supervisor = asyncio.create_task(self._supervise(live))
+        self._supervisors.add(supervisor)
+        supervisor.add_done_callback(self._supervisors.discard)
         return live
 
-    def _expect(self, live: _Live, request_id: str | None) -> None:
-        """Give the turn to the task, for a limited time."""
-        live.request_id = request_id
-        live.answer = answer = live.session.expect()
+    def _expect(self, live: _Live) -> None:
+        """Give the turn to the task."""
+        live.answer = live.session.expect()
+        self._limit(live)
+
+    def _limit(self, live: _Live) -> None:
+        answer = live.answer
         timer = asyncio.get_running_loop().call_later(self.task.turn_timeout_s, self._time_out, live, answer)
         answer.add_done_callback(lambda _: timer.cancel())
 
     def _time_out(self, live: _Live, answer: "asyncio.Future[Exchange]") -> None:
-        if not answer.done() and not live.is_stopping:
+        if not (answer.done() or live.is_stopping or live.over.done()):
             live.fault = f"no answer within `turn_timeout_s` = {self.task.turn_timeout_s:g} s"
             self._stop(live)
 
     def _stop(self, live: _Live) -> None:
         """Cancel an episode once; a second time would cut its clean-up short."""
-        if live.runner is not None and not live.is_stopping:
+        if not (live.is_stopping or live.over.done()):
             live.is_stopping = True
             live.session.close()
-            live.runner.cancel()
+            live.playing.cancel()
+            asyncio.get_running_loop().call_later(_GRACE_S, _resolve, live.over)
 
-    async def _answer(self, live: _Live, deadline_s: float | None) -> Exchange:
+    async def _again(
+        self, session_id: SessionId, request_id: str | None, deadline_s: float | None
+    ) -> Exchange:
+        """The answer to the session's last request, for who repeats that request."""
+        live, ended = self._live.get(session_id), self._ended.get(session_id)
+        if live is not None and request_id == live.request_id:
+            return await self._wait(live, deadline_s)
+        if live is not None:
+            message = f"session {session_id} has gone on since request {request_id}"
+            raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+        if ended is None:
+            raise SessionError(f"session {session_id} is unknown here", code=ErrorCode.UNKNOWN_SESSION)
+        if request_id is None or request_id != ended.request_id:
+            raise _has_ended(session_id, ended.status)
+        return ended.answer
+
+    async def _wait(self, live: _Live, deadline_s: float | None) -> Exchange:
         """Wait for the answer; a caller that goes away takes nothing with it."""
-        answer = live.answer
-        assert answer is not None
         live.last_used = time.monotonic()
+        live.num_waiting += 1
         try:
             async with asyncio.timeout(deadline_s):
-                return await asyncio.shield(answer)
+                return await asyncio.shield(live.answer)
         finally:
+            live.num_waiting -= 1
             live.last_used = time.monotonic()
 
-    async def _play(self, live: _Live) -> None:
+    async def _supervise(self, live: _Live) -> None:
+        """See an episode through to its end, whatever the task does; nobody cancels this."""
         session = live.session
-        playing = asyncio.create_task(self.task.run(session))
-        status = SampleStatus.COMPLETED
-        try:
-            await asyncio.wait([playing])
-            playing.result()
-        except asyncio.CancelledError:
-            status = SampleStatus.CANCELLED
-            playing.cancel()
-            await asyncio.wait([playing], timeout=_GRACE_S)
-            if not playing.done():
-                _log.error(
-                    "task `%s` ignores its cancellation in session %s", self.task.task_name, session.id
-                )
-        except Exception as error:
-            status = SampleStatus.TASK_ERROR
-            live.fault = live.fault or f"{type(error).__name__}: {error}"
-            _log.exception("task `%s` failed in session %s", self.task.task_name, session.id)
+        await live.over
+        self._judge(live)
         await self._tear_down(session)
         if live.fault is not None:
-            status = session.status = SampleStatus.TASK_ERROR
+            session.status = SampleStatus.TASK_ERROR
             session.metrics |= {"error": live.fault, "score": 0.0}
-        elif status is SampleStatus.CANCELLED:
-            session.status = status
+        elif live.is_stopping:
+            session.status = SampleStatus.CANCELLED
+        session.conclude()
         del self._live[session.id]
-        self._finished[session.id] = live
-        _trim(self._finished)
-        session.conclude(status)
+        status = session.status or SampleStatus.COMPLETED
+        self._ended[session.id] = _Ended(status, live.request_id, live.answer.result())
+        _trim(self._ended)
         live.ended.set()
 
-    async def _tear_down(self, session: Session) -> None:
-        try:
-            await call(self.task.teardown, session)
-        except Exception:
-            _log.exception("teardown of `%s` failed in session %s", self.task.task_name, session.id)
+    def _judge(self, live: _Live) -> None:
+        """Find out what was wrong, if anything was."""
+        name, session_id, playing = self.task.task_name, live.session.id, live.playing
+        if not playing.done():
+            _log.error("task `%s` ignores its cancellation in session %s", name, session_id)
+            playing.add_done_callback(lambda late: late.cancelled() or late.exception())
+            return
+        error = None if live.is_stopping else _raised(playing)
+        if error is not None:
+            live.fault = f"{type(error).__name__}: {error}"
+        if live.fault is not None:
+            _log.error("task `%s` failed in session %s: %s", name, session_id, live.fault, exc_info=error)
 
-    def expire(self) -> None:
-        """Cancel episodes that nobody has talked to for too long; to be called now and then."""
-        limit = time.monotonic() - self._idle_timeout_s
-        for live in list(self._live.values()):
-            if not live.is_busy and live.last_used < limit:
-                self._stop(live)
+    async def _tear_down(self, session: Session) -> None:
+        name = self.task.task_name
+        work = asyncio.create_task(_contained(call, self.task.teardown, session))
+        await asyncio.wait([work], timeout=self.task.turn_timeout_s)
+        if not work.done():
+            work.cancel()
+            _log.error("teardown of `%s` does not end in session %s", name, session.id)
+        elif error := _raised(work):
+            _log.error("teardown of `%s` failed in session %s", name, session.id, exc_info=error)
+
+
+async def _contained(function: Any, *arguments: Any) -> None:
+    """Run a task's code so that what it raises stays in it."""
+    try:
+        result = function(*arguments)
+        if not inspect.isawaitable(result):
+            raise TypeError(f"`{function.__qualname__}` must be `async def`")
+        await result
+    except EpisodeOver:
+        return
+    except SystemExit as error:  # which would stop the worker with all its episodes
+        raise RuntimeError(f"SystemExit: {error}") from error
+
+
+def _raised(work: "asyncio.Task[None]") -> BaseException | None:
+    return asyncio.CancelledError("the task cancelled itself") if work.cancelled() else work.exception()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _has_ended(session_id: SessionId, status: SampleStatus) -> SessionError:
+    return SessionError(f"session {session_id} has ended as `{status}`", code=ErrorCode.SESSION_FINISHED)
 
 
 def _trim(kept: OrderedDict[Any, Any]) -> None:
