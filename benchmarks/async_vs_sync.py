@@ -13,10 +13,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-import ray
-
 from agentrl_core.client import SessionClient
-from agentrl_workers.cluster import connect_ray
+from agentrl_workers.cluster import connect_ray, disconnect_ray
 from agentrl_workers.config import TrainConfig
 from agentrl_workers.launch import run_trainer
 from agentrl_workers.metrics import read_metrics
@@ -45,7 +43,7 @@ async def main() -> None:
                         config = _config(run_dir, environments.url, steps=arguments.steps, max_lag=max_lag)
                         await run_trainer(config, run_dir, progress, client=client, resume=False)
                         rates[mode].append(_rate(run_dir))
-            ray.shutdown()
+            await disconnect_ray()
     for mode, values in rates.items():
         print(f"{mode}: {', '.join(f'{value:.0f}' for value in values)} trained trajectories/min")
     ratio = statistics.mean(rates["async"]) / statistics.mean(rates["sync"])

@@ -4,10 +4,9 @@ import asyncio
 import math
 import random
 
+from agentrl_env_sdk import Session, tool
 from agentrl_env_sdk.tasks.guess import Guess
 from agentrl_env_sdk.tasks.trail import Trail
-
-from agentrl_env_sdk import Session, tool
 
 _MEDIAN_S = 0.1
 _SIGMA = 1.0

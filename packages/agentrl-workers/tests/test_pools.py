@@ -41,8 +41,18 @@ def cluster():
     ray.shutdown()
 
 
-async def reserve(count, *, name="pool"):
-    return await Placement.reserve(PoolPlan(name, ({"CPU": 1.0},) * count), timeout_s=60.0)
+@pytest.fixture
+async def reserve():
+    """Reserve bundles that are given back after the test, whatever runs in them."""
+    reserved = []
+
+    async def make(count, *, name="pool"):
+        reserved.append(await Placement.reserve(PoolPlan(name, ({"CPU": 1.0},) * count), timeout_s=20.0))
+        return reserved[-1]
+
+    yield make
+    for placement in reserved:
+        placement.release()
 
 
 # --- placement and collectives
@@ -60,12 +70,13 @@ def test_the_dry_run_names_the_bundle_and_the_largest_node():
     check_fits(plan_resources(config, gpus=False), [{"CPU": 4.0}])
 
 
-async def test_a_bundle_that_does_not_come_free_ends_the_wait():
-    with pytest.raises(ConfigError, match="`big` did not come free within 1 s; free now"):
-        await Placement.reserve(PoolPlan("big", ({"CPU": 64.0},)), timeout_s=0.5)
+async def test_a_bundle_that_does_not_come_free_ends_the_wait(reserve):
+    await reserve(4)
+    with pytest.raises(ConfigError, match="`late` did not come free within 1 s; free now"):
+        await Placement.reserve(PoolPlan("late", ({"CPU": 1.0},)), timeout_s=0.6)
 
 
-async def test_a_pool_is_called_together_or_by_rank_and_its_faults_are_named():
+async def test_a_pool_is_called_together_or_by_rank_and_its_faults_are_named(reserve):
     class Worker:
         def __init__(self, base):
             self.base = base
@@ -99,8 +110,6 @@ async def test_a_pool_is_called_together_or_by_rank_and_its_faults_are_named():
     os.kill(handle.pids[1], signal.SIGKILL)
     with pytest.raises(PoolError, match="workers rank 1 died"):
         await asyncio.wait_for(handle.gather(handle.rank()), 30)
-    handle.kill()
-    placement.release()
 
 
 # --- the actor against plain torch
@@ -160,7 +169,9 @@ def by_hand(model_dir, samples, references):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-async def test_an_update_equals_plain_torch_in_float64_on_any_number_of_ranks(model_dir, ranks, tmp_path):
+async def test_an_update_equals_plain_torch_in_float64_on_any_number_of_ranks(
+    model_dir, ranks, tmp_path, reserve
+):
     samples = batch(9)
     placement = await reserve(ranks)
     actor, reference = await asyncio.gather(
@@ -189,15 +200,12 @@ async def test_an_update_equals_plain_torch_in_float64_on_any_number_of_ranks(mo
     await fresh.gather(fresh.load(str(tmp_path)))
     resumed = await fresh.gather(fresh.step([samples], [references]))
     assert resumed[0] == pytest.approx(again[0], rel=1e-4)
-    for pool in (actor, reference, fresh):
-        pool.kill()
-    placement.release()
 
 
 # --- weights
 
 
-async def test_new_weights_reach_every_engine_and_are_proved(model_dir, tmp_path):
+async def test_new_weights_reach_every_engine_and_are_proved(model_dir, tmp_path, reserve):
     train, roll = await reserve(1, name="train"), await reserve(2, name="rollout")
     config = make_config(
         {
@@ -234,10 +242,6 @@ async def test_new_weights_reach_every_engine_and_are_proved(model_dir, tmp_path
     pool = EnginePool(rollout)
     with pytest.raises(EngineError, match="leave room for a reply"):
         await pool.generate([5] * 64, params, affinity="g")
-    actor.kill()
-    rollout.kill()
-    train.release()
-    roll.release()
 
 
 # --- the trainer

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from agentrl_core import AgentRLError
 from agentrl_core.client import SessionClient
 from agentrl_workers.checkpoint import Checkpoint
-from agentrl_workers.cluster import connect_ray
+from agentrl_workers.cluster import connect_ray, disconnect_ray
 from agentrl_workers.config import TrainConfig, dump_config
 from agentrl_workers.progress import Progress
 from agentrl_workers.report import write_report
@@ -43,7 +41,7 @@ async def train(
         async with SessionClient(config.controller) as client:
             facts, _ = await run_trainer(config, run_dir, progress, client=client, resume=resume)
     finally:
-        await asyncio.to_thread(ray.shutdown)
+        await disconnect_ray()
     facts["wall_s"] = round(time.monotonic() - started, 1)
     return await asyncio.to_thread(write_summary, run_dir, facts, progress)
 

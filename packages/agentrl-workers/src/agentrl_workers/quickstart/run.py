@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from agentrl_core import ConfigError
 from agentrl_core.client import SessionClient
-from agentrl_workers.cluster import connect_ray
+from agentrl_workers.cluster import connect_ray, disconnect_ray
 from agentrl_workers.config import TrainConfig, dump_config
 from agentrl_workers.launch import one_error, run_trainer, write_summary
 from agentrl_workers.progress import Progress
@@ -77,7 +75,7 @@ async def _work(options: Options, progress: Progress, url: str) -> dict[str, Any
                 config, options.run_dir, progress, client=client, resume=options.resume
             )
         finally:
-            await asyncio.to_thread(ray.shutdown)
+            await disconnect_ray()
         progress.stage("evaluating after training")
         after = await _evaluate(options, config, checkpoint.folder, "after")
     tasks = {
