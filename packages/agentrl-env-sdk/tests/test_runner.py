@@ -1,9 +1,14 @@
 import asyncio
+import gc
+import json
 import math
 import random
 import time
+import weakref
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agentrl_core import ErrorCode, FunctionCall, Message, SampleStatus, SessionError, ToolCall
 from agentrl_env_sdk import Session, Task, tool
@@ -379,3 +384,317 @@ async def test_text_that_no_json_reader_takes_is_mended(counter, call):
     reply = await runner.interact(session_id, [call("add", number=1)])
     assert reply.messages[0].text == "half ? of it"
     await runner.cancel_all()
+
+
+class Closing(Task):
+    """Ends with its first act, and takes its time to clean up."""
+
+    turn_timeout_s = 0.2
+
+    def __init__(self) -> None:
+        self.tearing_down = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    def setup(self, session: Session) -> str:
+        return "go"
+
+    @tool
+    async def act(self, session: Session) -> str:
+        """Act."""
+        session.finish(reward=1.0)
+        return "done"
+
+    async def teardown(self, session: Session) -> None:
+        self.tearing_down.set()
+        await self.may_end.wait()
+
+
+async def test_a_cancel_before_the_first_step_gives_the_slot_back(counter):
+    runner = Runner(counter)
+    starting = asyncio.create_task(runner.start(0, session_id=1))
+    cancelling = asyncio.create_task(runner.cancel(1))  # Its turn comes before that of the new episode.
+    async with asyncio.timeout(5):
+        _, opening = await starting
+        await cancelling
+    assert (opening.finish, opening.status) == (True, SampleStatus.CANCELLED)
+    assert runner.sessions == {}
+    assert counter.torn_down == [1]
+
+
+async def test_a_cancel_during_the_teardown_waits_for_it_and_changes_nothing(call):
+    task = Closing()
+    runner = Runner(task)
+    await runner.start(0, session_id=1)
+    playing = asyncio.create_task(runner.interact(1, [call("act")]))
+    async with asyncio.timeout(5):
+        await task.tearing_down.wait()
+        cancelling = asyncio.create_task(runner.cancel(1))
+        await asyncio.sleep(0)
+        assert not cancelling.done()
+        task.may_end.set()
+        await cancelling
+        last = await playing
+    assert (last.status, last.reward, runner.sessions) == (SampleStatus.COMPLETED, 1.0, {})
+
+
+async def test_a_teardown_that_never_ends_keeps_neither_the_answer_nor_the_slot(call):
+    runner = Runner(Closing())
+    await runner.start(0, session_id=1)
+    async with asyncio.timeout(5):
+        last = await runner.interact(1, [call("act")])
+    assert (last.status, last.reward, runner.sessions) == (SampleStatus.COMPLETED, 1.0, {})
+
+
+async def test_an_episode_may_end_at_its_start():
+    class Solved(Task):
+        def setup(self, session: Session) -> str:
+            session.finish(reward=1.0)
+            return "nothing to do"
+
+    runner = Runner(Solved())
+    _, opening = await runner.start(0)
+    assert (opening.finish, opening.reward, opening.messages[0].text) == (True, 1.0, "nothing to do")
+    assert runner.sessions == {}
+
+
+async def test_turns_are_limited_for_a_coroutine_task_too():
+    class Talker(Task):
+        max_turns = 2
+
+        async def run(self, session: Session) -> None:
+            while True:
+                await session.action("and then?")
+
+    runner = Runner(Talker())
+    session_id, _ = await runner.start(0)
+    story = [Message(role="assistant", content="...")]
+    assert not (await runner.interact(session_id, story)).finish
+    last = await runner.interact(session_id, story)
+    assert (last.status, last.messages[0].text) == (SampleStatus.TASK_LIMIT_REACHED, "and then?")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (SystemExit(3), "RuntimeError: SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError: the task cancelled itself"),
+        (StopIteration(), "RuntimeError: StopIteration: "),
+    ],
+)
+async def test_no_way_out_of_a_tool_takes_the_worker_along(fault, reason, call):
+    class Leaving(Task):
+        def setup(self, session: Session) -> str:
+            return "go"
+
+        @tool
+        def act(self) -> str:
+            """Act."""
+            raise fault
+
+    runner = Runner(Leaving())
+    session_id, _ = await runner.start(0)
+    last = await runner.interact(session_id, [call("act")])
+    assert (last.status, last.metrics["error"]) == (SampleStatus.TASK_ERROR, reason)
+
+
+async def test_a_run_that_is_not_async_is_named():
+    class Sync(Task):
+        def run(self, session: Session) -> None:  # type: ignore[override]
+            return None
+
+    _, opening = await Runner(Sync()).start(0)
+    assert opening.status is SampleStatus.TASK_ERROR
+    assert opening.metrics["error"].endswith("Sync.run` must be `async def`")
+
+
+async def test_a_score_outside_of_its_range_is_the_tasks_fault(call):
+    class Proud(Closing):
+        @tool
+        async def act(self, session: Session) -> str:
+            """Act."""
+            session.finish(score=7.0)
+            return "done"
+
+    task = Proud()
+    task.may_end.set()
+    runner = Runner(task)
+    session_id, _ = await runner.start(0)
+    last = await runner.interact(session_id, [call("act")])
+    assert last.metrics["error"].startswith("ValueError: `score` must be in [0, 1], got 7.0")
+
+
+async def test_a_controller_that_counts_from_one_again_may_use_ids_of_ended_sessions(counter):
+    runner = Runner(counter)
+    await runner.start(0, session_id=1)
+    await runner.cancel(1)
+    _, opening = await runner.start(1, session_id=1)
+    assert opening.messages[0].text == "count to three, sample 1"
+    await runner.cancel_all()
+
+
+async def test_a_start_that_is_repeated_too_late_does_not_get_anothers_answer(counter, call):
+    runner = Runner(counter)
+    session_id, _ = await runner.start(0, request_id="s")
+    await runner.interact(session_id, [call("add", number=1)], request_id="r")
+    with pytest.raises(SessionError, match="has gone on since request s"):
+        await runner.start(0, request_id="s")
+    await runner.cancel_all()
+
+
+async def test_a_start_whose_deadline_passed_holds_no_slot():
+    class Slow(Task):
+        async def setup(self, session: Session) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    runner = Runner(Slow())
+    with pytest.raises(TimeoutError):
+        await runner.start(0, deadline_s=0.01)
+    async with asyncio.timeout(5):
+        await runner.wait_until_empty()
+
+
+async def test_a_worker_that_drains_takes_nothing_new_and_plays_on(counter, call):
+    runner = Runner(counter)
+    session_id, _ = await runner.start(0)
+    runner.is_draining = True
+    with pytest.raises(SessionError, match="about to stop"):
+        await runner.start(0)
+    emptying = asyncio.create_task(runner.wait_until_empty())
+    assert (await runner.interact(session_id, [call("add", number=3)])).finish
+    async with asyncio.timeout(5):
+        await emptying
+
+
+async def test_an_ended_episode_keeps_nothing_of_the_task_alive(counter):
+    class Heavy:
+        pass
+
+    held = []
+
+    class Holder(type(counter)):
+        def setup(self, session: Session) -> str:
+            session.state["heavy"] = heavy = Heavy()
+            held.append(weakref.ref(heavy))
+            return "go"
+
+    runner = Runner(Holder())
+    session_id, _ = await runner.start(0)
+    await runner.cancel(session_id)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert held[0]() is None
+    assert runner.status(session_id) is SampleStatus.CANCELLED
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+arguments = st.one_of(
+    st.text(),
+    json_values.map(json.dumps),
+    json_values.map(lambda value: json.dumps(json.dumps(value))),
+    st.dictionaries(st.sampled_from(["number", "n", "session", "self"]), json_values),
+    st.integers(0, 2000).map(lambda depth: '{"number":' + "[" * depth),
+)
+made_calls = st.builds(
+    lambda name, given, call_id: ToolCall(id=call_id, function=FunctionCall(name=name, arguments=given)),
+    st.sampled_from(["add", "Add", "", "setup", "teardown", "__init__"]) | st.text(max_size=8),
+    arguments,
+    st.none() | st.text(max_size=4),
+)
+replies = st.builds(
+    lambda role, content, calls: Message(role=role, content=content, tool_calls=calls),
+    st.sampled_from(["assistant", "user", "tool", "?"]),
+    st.none() | st.text(),
+    st.none() | st.lists(made_calls, max_size=3),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.lists(replies, max_size=2), max_size=6))
+def test_whatever_a_model_says_is_never_a_fault_of_the_task(counter, turns):
+    async def play():
+        runner = Runner(counter)
+        session_id, exchange = await runner.start(0)
+        for messages in turns:
+            exchange = await runner.interact(session_id, messages)
+            asked = [call.id for message in messages for call in message.tool_calls or []]
+            answered = [message.tool_call_id for message in exchange.messages if message.role == "tool"]
+            assert answered == asked
+            assert sum(len(message.text) for message in exchange.messages) < 2000
+            assert exchange.status is not SampleStatus.TASK_ERROR, exchange.metrics
+            if exchange.finish:
+                break
+        else:
+            await runner.cancel(session_id)
+        assert runner.sessions == {}
+
+    asyncio.run(play())
+
+
+class Restless(Task):
+    """Every step gives the others some turns, as its seed has it; some end, some fail, some clean up."""
+
+    max_turns = 3
+    concurrency = 8
+
+    def __init__(self) -> None:
+        self.torn_down: list[int | str] = []
+
+    async def setup(self, session: Session) -> str:
+        await self.rest(session)
+        return "go"
+
+    @tool
+    async def act(self, session: Session) -> str:
+        """Act."""
+        await self.rest(session)
+        match session.random.randrange(4):
+            case 0:
+                session.finish(reward=1.0)
+            case 1:
+                raise RuntimeError("no luck")
+        return "done"
+
+    async def teardown(self, session: Session) -> None:
+        self.torn_down.append(session.id)
+        await self.rest(session)
+
+    async def rest(self, session: Session) -> None:
+        for _ in range(session.random.randrange(4)):
+            await asyncio.sleep(0)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plans=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 25), st.integers(1, 3)), max_size=8))
+def test_a_cancel_at_any_point_never_keeps_a_slot(call, plans):
+    async def agent(runner, session_id, seed):
+        _, exchange = await runner.start(0, session_id=session_id, seed=seed)
+        while not exchange.finish:
+            exchange = await runner.interact(session_id, [call("act")])
+
+    async def canceller(runner, session_id, pause, times):
+        for _ in range(times):
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            await runner.cancel(session_id)
+
+    async def play():
+        task = Restless()
+        runner = Runner(task)
+        agents, cancellers = [], []
+        for session_id, (seed, pause, times) in enumerate(plans):
+            agents.append(asyncio.create_task(agent(runner, session_id, seed)))
+            cancellers.append(asyncio.create_task(canceller(runner, session_id, pause, times)))
+        async with asyncio.timeout(10):
+            await asyncio.gather(*cancellers)
+            outcomes = await asyncio.gather(*agents, return_exceptions=True)
+        assert runner.sessions == {}
+        assert sorted(task.torn_down) == list(range(len(plans)))
+        for outcome in outcomes:
+            assert outcome is None or outcome.code is ErrorCode.SESSION_FINISHED
+
+    asyncio.run(play())

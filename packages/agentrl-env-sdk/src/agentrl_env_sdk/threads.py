@@ -81,17 +81,22 @@ class ThreadPool:
                 self._hire()
 
     def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            with self._lock:
-                job.is_running = not job.is_abandoned
-            if job.is_running:
-                job.perform()
-            with self._lock:
-                if job.is_running and job.is_abandoned:
-                    return  # Another thread has this one's place.
-                job.is_running = False
-                self._unclaimed += 1
+        # The job lives in another frame, so that an idle thread keeps nothing of its last one alive.
+        while self._work_on(self._jobs.get()):
+            pass
+
+    def _work_on(self, job: _Job) -> bool:
+        """Do a job; returns whether the thread is still one of the pool."""
+        with self._lock:
+            job.is_running = not job.is_abandoned
+        if job.is_running:
+            job.perform()
+        with self._lock:
+            if job.is_running and job.is_abandoned:
+                return False  # Another thread has this one's place.
+            job.is_running = False
+            self._unclaimed += 1
+        return True
 
 
 _POOL = ThreadPool(_LIMIT)

@@ -313,7 +313,9 @@ class Runner:
             _log.error("task `%s` ignores its cancellation in session %s", name, session_id)
             playing.add_done_callback(lambda late: late.cancelled() or late.exception())
             return
-        error = None if live.is_stopping else _raised(playing)
+        error = _raised(playing)
+        if live.is_stopping:  # Then how it ended says nothing.
+            error = None
         if error is not None:
             live.fault = f"{type(error).__name__}: {error}"
         if live.fault is not None:
