@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agentrl_core import FunctionCall, Message, ToolCall
+from agentrl_core import FunctionCall, Message, SessionError, ToolCall
 from agentrl_core.client import SessionClient
 from agentrl_core.sockets import listen
 
@@ -115,6 +115,98 @@ async def test_a_worker_registers_with_its_controller_and_keeps_on(task_file):
         assert first["indices"] == list(range(100))
         assert first["splits"] == {"train": list(range(80)), "test": list(range(80, 100))}
     await server.cleanup()
+
+
+HANGING = """
+import threading
+from agentrl_env_sdk import Session, Task, tool
+class Hang(Task):
+    splits = {"train": 2}
+    turn_timeout_s = 0.5
+    def setup(self, session: Session) -> str:
+        return "go"
+    @tool
+    def act(self) -> str:
+        threading.Event().wait()
+        return ""
+"""
+
+
+async def act(session):
+    call = FunctionCall(name="act", arguments="{}")
+    message = Message(role="assistant", content="", tool_calls=[ToolCall(id="c", function=call)])
+    return await session.interact([message])
+
+
+async def start_until_refused(client):
+    """The signal has arrived once a start is refused."""
+    while True:
+        session = await client.start("hang", 0, deadline_s=1)
+        await session.cancel()
+
+
+async def test_a_tool_that_hangs_ends_its_episode_and_not_the_exit(tmp_path):
+    (tmp_path / "hang.py").write_text(HANGING)
+    with Served(tmp_path / "hang.py") as served:
+        async with SessionClient(served.line.split()[-1]) as client:
+            reply = await act(await client.start("hang", 0))
+            assert reply.metrics["error"] == "no answer within `turn_timeout_s` = 0.5 s"
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(timeout=10) == 0
+
+
+async def test_sigterm_lets_episodes_end_and_a_second_signal_does_not(tmp_path):
+    (tmp_path / "hang.py").write_text(HANGING)
+    with Served(tmp_path / "hang.py") as served:
+        async with SessionClient(served.line.split()[-1]) as client:
+            first, second = await client.start("hang", 0), await client.start("hang", 1)
+            served.process.send_signal(signal.SIGTERM)
+            with pytest.raises(SessionError, match="about to stop"):
+                await start_until_refused(client)
+            assert (await act(first)).finish
+            assert served.process.poll() is None
+            served.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(served.process.wait, 10) == 0
+            del second
+
+
+def test_ctrl_c_ends_a_worker_at_once(task_file):
+    with Served(task_file) as served:
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(timeout=10) == 0
+        assert served.process.stderr.read() == ""
+
+
+def test_a_controller_cannot_be_told_an_address_that_is_none(task_file):
+    options = ["--host", "0.0.0.0", "--controller", "http://127.0.0.1:1/api"]
+    served = run("serve", task_file, *options)
+    assert served.returncode == 1
+    assert (
+        "a controller cannot reach `0.0.0.0`; name an address of this machine with --advertise"
+        in served.stderr
+    )
+
+
+def test_the_authors_own_lines_are_shown_and_no_others(tmp_path):
+    (tmp_path / "sibling.py").write_text("import json\ndef load():\n    return json.loads('{')\n")
+    (tmp_path / "queue.py").write_text("import sibling\nsibling.load()\n")
+    served = run("serve", tmp_path / "queue.py")
+    assert served.returncode == 1
+    assert "sibling.load()" in served.stderr
+    assert "JSONDecodeError" in served.stderr
+    assert "importlib" not in served.stderr
+
+
+def test_a_task_that_cannot_be_made_or_described_says_why(tmp_path):
+    path = tmp_path / "odd.py"
+    path.write_text("from agentrl_env_sdk import Task\nclass A(Task):\n    def __init__(self, x): pass\n")
+    assert "missing 1 required positional argument: 'x'" in run("serve", path).stderr
+    path.write_text(
+        "from agentrl_env_sdk import Task, tool\nclass A(Task):\n    @tool\n    def f(self, *a): pass\n"
+    )
+    served = run("serve", path)
+    assert served.returncode == 1
+    assert served.stderr.startswith("error: tool `f` cannot be described to a model")
 
 
 def test_a_port_in_use_is_one_clear_line(task_file):

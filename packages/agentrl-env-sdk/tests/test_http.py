@@ -1,14 +1,17 @@
 import asyncio
+import json
 import math
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl_core import ErrorCode, SessionError
 from agentrl_core.client import SessionClient
 from agentrl_env_sdk import Session, tool
 from agentrl_env_sdk.worker import Runner
-from agentrl_env_sdk.worker.http import create_app
+from agentrl_env_sdk.worker.http import _encode, create_app
 
 
 @pytest.fixture
@@ -172,6 +175,104 @@ async def test_an_agent_without_a_controller_talks_to_the_worker(unused_tcp_serv
         with pytest.raises(SessionError) as caught:
             await other.interact([])
         assert caught.value.code is ErrorCode.SESSION_FINISHED
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "http_status", "code"),
+    [
+        ("start_sample", {"index": 99}, 400, "unknown_index"),
+        ("start_sample", {"index": 0, "name": "other"}, 400, "unknown_task"),
+        ("start_sample", {"index": 0}, 406, "no_capacity"),
+        ("interact", {"session_id": 404, "messages": []}, 400, "unknown_session"),
+        ("interact", {"session_id": 1, "messages": "hi"}, 422, "bad_request"),
+        ("calculate_overall", [1], 422, "bad_request"),
+        ("calculate_overall", {"results": "none"}, 422, "bad_request"),
+        ("cancel", b"[" * 100_000, 422, "bad_request"),
+    ],
+)
+async def test_errors_carry_a_code_and_the_request_id(counter, route, body, http_status, code):
+    runner = Runner(counter, concurrency=1)
+    await runner.start(0, session_id=1)
+    transport = httpx.ASGITransport(create_app(runner))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker/api/") as http:
+        sent = {"content": body} if isinstance(body, bytes) else {"json": body}
+        answer = await http.post(route, **sent, headers={"X-Request-Id": "r"})
+    assert (answer.status_code, answer.json()["code"]) == (http_status, code)
+    assert isinstance(answer.json()["detail"], str)
+    assert answer.headers["X-Request-Id"] == "r"
+    await runner.cancel_all()
+
+
+async def test_a_client_without_a_controller_waits_for_a_slot(unused_tcp_server, runner):
+    async with SessionClient(unused_tcp_server) as client:
+        first, _ = await asyncio.gather(client.start("counter", 0), client.start("counter", 1))
+        third = asyncio.create_task(client.start("counter", 2, deadline_s=20))
+        await asyncio.wait([third], timeout=0.05)
+        assert not third.done()
+        await first.cancel()
+        assert (await third).opening.messages[0].text == "count to three, sample 2"
+        with pytest.raises(SessionError, match="serves task `counter`, not `other`") as caught:
+            await client.indices("other")
+        assert caught.value.code is ErrorCode.UNKNOWN_TASK
+    await runner.cancel_all()
+
+
+async def test_a_body_without_end_is_refused(http, monkeypatch):
+    monkeypatch.setattr("agentrl_env_sdk.worker.http._MAX_BODY_BYTES", 1000)
+    answer = await http.post("start_sample", json={"index": 0, "custom_task": "x" * 1000})
+    assert (answer.status_code, answer.json()["detail"]) == (400, "the body exceeds 1000 bytes")
+
+
+async def test_a_summary_that_fails_says_why(counter):
+    class Odd(type(counter)):
+        def calculate_overall(self, results):
+            return {"mean": sum(result["score"] for result in results)}
+
+    transport = httpx.ASGITransport(create_app(Runner(Odd())), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker/api/") as http:
+        assert (await http.post("calculate_overall", json={"results": [{"score": 1}]})).json() == {"mean": 1}
+        failed = await http.post("calculate_overall", json={"results": [{}]})
+    assert (failed.status_code, failed.json()["detail"]) == (500, "KeyError: 'score'")
+
+
+class Array:
+    """An array as numpy and torch have it."""
+
+    def tolist(self):
+        return [1.0, math.nan]
+
+
+class Awkward:
+    def __str__(self):
+        return "awkward"
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
+leaves |= st.builds(Array) | st.builds(Awkward) | st.sets(st.integers(), max_size=3)
+metrics = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=4) | st.integers() | st.tuples(st.integers()), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@given(metrics)
+def test_whatever_a_task_reports_becomes_strict_json(value):
+    json.loads(_encode({"metrics": value}), parse_constant=refuse)
+
+
+def test_what_contains_itself_becomes_json_too():
+    loop: dict = {}
+    loop["again"] = loop
+    json.loads(_encode(loop), parse_constant=refuse)
 
 
 @pytest.fixture

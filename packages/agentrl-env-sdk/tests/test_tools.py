@@ -2,17 +2,17 @@ import asyncio
 import contextlib
 import enum
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from agentrl_core import FunctionCall, ToolCall
+from agentrl_core import ConfigError, FunctionCall, ToolCall
 from agentrl_env_sdk import Session, tool
-from agentrl_env_sdk.tools import BadCallError, bind, resolve_call, tools_of
+from agentrl_env_sdk.tools import BadCallError, bind, content_of, resolve_call, tools_of
 
 
 class Colour(enum.Enum):
@@ -105,6 +105,99 @@ def test_a_bad_call_names_the_argument_and_the_rule_and_shows_an_example(text, m
         bound(guess).parse(text)
     assert message in str(caught.value)
     assert 'example: {"number": 1}' in str(caught.value)
+
+
+def test_a_bad_call_is_answered_briefly_however_long_it_is():
+    def put(numbers: list[int]) -> str:
+        """Put."""
+        return ""
+
+    found = bound(put)
+    with pytest.raises(BadCallError) as caught:
+        found.parse(json.dumps({"numbers": ["a" * 10_000] * 10_000}))
+    assert "and 9997 more" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(BadCallError) as caught:
+        resolve_call(ToolCall(function=FunctionCall(name="z" * 50_000, arguments="")), {"put": found})
+    assert len(str(caught.value)) < 200
+
+
+def test_numbers_that_json_lacks_are_refused():
+    def weigh(grams: float) -> str:
+        """Weigh."""
+        return ""
+
+    with pytest.raises(BadCallError, match="`NaN` is no JSON number"):
+        bound(weigh).parse('{"grams": NaN}')
+
+
+async def test_a_parameter_may_have_any_name():
+    def look(schema: int, copy: str, model_config: int = 1, _hidden: int = 2) -> str:
+        """Look."""
+        return f"{schema} {copy} {model_config} {_hidden}"
+
+    found = bound(look)
+    assert list(found.spec.function.parameters["properties"]) == ["schema", "copy", "model_config", "_hidden"]
+    assert await found.call(None, found.parse('{"schema": 1, "copy": "a", "_hidden": 3}')) == "1 a 1 3"
+    with pytest.raises(BadCallError, match="argument `copy` is missing"):
+        found.parse('{"schema": 1}')
+
+
+def test_the_whole_description_reaches_the_model():
+    def search(text: Annotated[str, Field(description="what to find")], limit: int = 3) -> str:
+        """Search the web.
+
+        The best page comes first.
+
+        Args:
+            limit: pages at most
+        """
+        return ""
+
+    spec = bound(search).spec.function
+    assert spec.description == "Search the web.\n\nThe best page comes first."
+    texts = {name: schema["description"] for name, schema in spec.parameters["properties"].items()}
+    assert texts == {"text": "what to find", "limit": "pages at most"}
+
+
+def take_any(*numbers: int) -> str:
+    return ""
+
+
+def take_options(**options: int) -> str:
+    return ""
+
+
+def take_position(number: int, /) -> str:
+    return ""
+
+
+def take_unknown(thing: "Nowhere") -> str:  # noqa: F821 # pyright: ignore
+    return ""
+
+
+@pytest.mark.parametrize("function", [take_any, take_options, take_position, take_unknown])
+def test_a_tool_that_no_model_could_call_is_refused_by_name(function):
+    with pytest.raises(ConfigError, match=f"tool `{function.__name__}` cannot be described"):
+        bound(function)
+
+
+@pytest.mark.parametrize(
+    ("result", "content"),
+    [
+        ("as it is", "as it is"),
+        (7, "7"),
+        (True, "true"),
+        ({"a": [1, None]}, '{"a":[1,null]}'),
+        (["x", "y"], '["x","y"]'),
+        ([], "[]"),
+        (Point(x=1), '{"x":1,"y":0}'),
+        (Colour.BLUE, '"blue"'),
+        ([{"type": "text", "text": "hi"}], [{"type": "text", "text": "hi"}]),
+    ],
+)
+def test_what_a_tool_returns_is_text_parts_or_json(result, content):
+    assert content_of(result) == content
 
 
 def test_an_unknown_tool_is_answered_with_the_ones_that_exist():

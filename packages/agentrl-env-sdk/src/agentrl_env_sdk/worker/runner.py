@@ -112,8 +112,9 @@ class Runner:
             session_id = self._starts[request_id]
             return session_id, await self._again(session_id, request_id, deadline_s)
         session_id = secrets.randbelow(_MAX_SESSION_ID) if session_id is None else session_id
+        session = self._session(session_id, index, custom_task, seed)
         self._admit(session_id)
-        live = self._begin(self._session(session_id, index, custom_task, seed), request_id)
+        live = self._begin(session, request_id)
         if request_id is not None:
             self._starts[request_id] = session_id
             _trim(self._starts)
