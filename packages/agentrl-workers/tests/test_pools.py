@@ -29,7 +29,7 @@ from agentrl_workers.samples import Sample
 from agentrl_workers.trainer import Trainer
 from agentrl_workers.weights import WeightPublisher
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.timeout(90)
 
 LEARNING_RATE = 1e-2
 
@@ -105,7 +105,7 @@ async def test_a_pool_is_called_together_or_by_rank_and_its_faults_are_named(res
     assert await handle.gather(handle.dispatch_rank(1).rank()) == [1]
     await handle.register_plugin("plugin", Plugin, 3)
     assert await handle.gather(handle.plugin("plugin").scaled()) == [30, 30]
-    with pytest.raises(PoolError, match="workers rank 0: KeyError: 'lost'"):
+    with pytest.raises(PoolError, match=r"workers rank [01]: KeyError: 'lost'"):
         await handle.gather(handle.fail())
     os.kill(handle.pids[1], signal.SIGKILL)
     with pytest.raises(PoolError, match="workers rank 1 died"):

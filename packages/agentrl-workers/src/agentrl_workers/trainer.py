@@ -211,7 +211,10 @@ class Trainer:
                 max_lag=config.max_lag,
                 groups_per_step=config.batch.groups,
             )
-            for _ in range(count):
+            # Nothing begins that the last step could not train on.
+            wanted = config.steps * config.batch.groups
+            left = wanted - self._buffer.accepted - self._manager.running
+            for _ in range(min(count, left)):
                 item = self._again.pop(0) if self._again else self._mixture.next()
                 self.ledger.admit(episode.episode_id for episode in self._manager.submit(item))
             await self._changed.wait()
