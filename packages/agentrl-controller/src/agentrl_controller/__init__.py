@@ -7,10 +7,10 @@
 `create_app(Controller(config))` is an ASGI app to mount elsewhere; `agentrl-controller serve` serves it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib
+import typing
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from agentrl_controller.api import create_app
     from agentrl_controller.config import ControllerConfig
     from agentrl_controller.controller import Controller
@@ -20,8 +20,8 @@ __all__ = ["Controller", "ControllerConfig", "create_app"]
 _HOMES = {"Controller": "controller", "ControllerConfig": "config", "create_app": "api"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     # The server's libraries take half a second to import; the command's help does without them.
     if name not in _HOMES:
         raise AttributeError(f"module `agentrl_controller` has no attribute `{name}`")
-    return getattr(import_module(f"agentrl_controller.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"agentrl_controller.{_HOMES[name]}"), name)
