@@ -269,10 +269,14 @@ def test_whatever_a_task_reports_becomes_strict_json(value):
     json.loads(_encode({"metrics": value}), parse_constant=refuse)
 
 
-def test_what_contains_itself_becomes_json_too():
+def test_what_contains_itself_or_is_very_deep_becomes_json_too():
     loop: dict = {}
     loop["again"] = loop
-    json.loads(_encode(loop), parse_constant=refuse)
+    deep: list = []
+    for _ in range(10_000):
+        deep = [deep]
+    for value in (loop, deep):
+        assert b'"..."' in _encode(value)
 
 
 @pytest.fixture

@@ -235,14 +235,16 @@ def _session_id(request: Request, named: SessionId | None) -> SessionId:
     if header is None:
         message = "name the session: `session_id` in the body, or the header of that name"
         raise SessionError(message, code=ErrorCode.BAD_REQUEST)
-    return int(header) if header.isdecimal() else header
+    return int(header) if _is_number(header) else header
 
 
 def _deadline_s(request: Request) -> float | None:
     header = request.headers.get(DEADLINE_HEADER, "")
-    if not (header.isdecimal() and len(header) < 20):
-        return None
-    return min(int(header), _LONGEST_DEADLINE_MS) / 1000.0
+    return min(int(header), _LONGEST_DEADLINE_MS) / 1000.0 if _is_number(header) else None
+
+
+def _is_number(header: str) -> bool:
+    return header.isdecimal() and len(header) < 20
 
 
 def _wire(exchange: Exchange) -> dict[str, Any]:
@@ -272,7 +274,7 @@ def _encode(content: Any) -> bytes:
     """Strict JSON of whatever a task reports."""
     try:
         return json.dumps(content, allow_nan=False).encode()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return json.dumps(_plain(content), allow_nan=False).encode()
 
 
@@ -282,11 +284,13 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if depth < _DEEPEST and isinstance(value, Mapping):
+    if depth == _DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
         return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
-    if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset):
         return [_plain(inner, depth + 1) for inner in value]
-    if depth < _DEEPEST and callable(getattr(value, "tolist", None)):
+    if callable(getattr(value, "tolist", None)):
         return _plain(value.tolist(), depth + 1)
     return str(value)
 
