@@ -24,7 +24,7 @@ class SlowGuess(Guess):
 
     @tool
     async def guess(self, session: Session, number: int) -> str:
-        """Guess the number."""
+        """guess the number"""
         await _wait()
         return Guess.guess(self, session, number)
 
@@ -36,12 +36,12 @@ class SlowTrail(Trail):
 
     @tool
     async def read(self, session: Session, key: str) -> str:
-        """Read what a key holds."""
+        """read what a key holds"""
         await _wait()
         return Trail.read(self, session, key)
 
     @tool
     async def answer(self, session: Session, number: int) -> str:
-        """Give the number."""
+        """give the number"""
         await _wait()
         return Trail.answer(self, session, number)
