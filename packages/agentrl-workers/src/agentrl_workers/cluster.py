@@ -4,8 +4,10 @@ import asyncio
 import functools
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ray
 
@@ -13,6 +15,11 @@ from agentrl_core import ConfigError
 
 _THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
 """Ray's client stops answering when the thread that made it has ended, so this one never does."""
+
+
+_LONGEST_TEMP_DIR = 40
+_SHORT_TEMP_DIR = "/tmp/ray"
+"""Ray's sockets lie below the temporary folder, and the path of a socket has 107 bytes at most."""
 
 
 async def connect_ray(address: str, *, num_cpus: int) -> None:
@@ -29,7 +36,11 @@ async def connect_ray(address: str, *, num_cpus: int) -> None:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    local = {"num_cpus": num_cpus, "include_dashboard": False} if address == "local" else {}
+    local: dict[str, Any] = {}
+    if address == "local":
+        local = {"num_cpus": num_cpus, "include_dashboard": False}
+        if len(tempfile.gettempdir()) > _LONGEST_TEMP_DIR:
+            local["_temp_dir"] = _SHORT_TEMP_DIR
     try:
         await _on_thread(
             functools.partial(
