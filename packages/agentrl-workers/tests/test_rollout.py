@@ -25,7 +25,11 @@ class Environment:
         cancelled: sessions that were cancelled.
     """
 
-    def __init__(self, *script):
+    def __init__(self, *script, opening=None):
+        self.opening = opening or {
+            "messages": [{"role": "user", "content": "find the number"}],
+            "tools": TOOLS,
+        }
         self.script = iter(script)
         self.said = []
         self.cancelled = []
@@ -34,8 +38,7 @@ class Environment:
 
     async def start_sample(self, request):
         self.started.append(await request.json())
-        body = {"messages": [{"role": "user", "content": "find the number"}], "tools": TOOLS}
-        return web.json_response(body, headers={"session_id": str(next(self.ids))})
+        return web.json_response(self.opening, headers={"session_id": str(next(self.ids))})
 
     async def interact(self, request):
         self.said += (await request.json())["messages"]
@@ -157,6 +160,22 @@ async def test_each_end_has_its_class_and_reason(play, renderer, answer, outcome
     assert trajectory.outcome == outcome
     assert reason in trajectory.reason
     assert trajectory.reward == 0.0
+
+
+async def test_a_session_that_fails_at_its_start_has_its_class_and_reason(play, renderer):
+    failed = {"messages": [], "finish": True, "status": "task error", "metrics": {"error": "no disk"}}
+    environment = Environment(opening=failed)
+    trajectory = await play(environment, Script(renderer))
+    assert (trajectory.outcome, trajectory.reason) == (Outcome.ENVIRONMENT_ERROR, "task error: no disk")
+    assert (trajectory.turns, environment.cancelled) == ((), [])
+
+
+async def test_a_conversation_that_cannot_be_rendered_is_the_environments_fault(play, renderer):
+    environment = Environment(opening={"messages": [], "tools": TOOLS})
+    trajectory = await play(environment, Script(renderer))
+    assert trajectory.outcome is Outcome.ENVIRONMENT_ERROR
+    assert "cannot render messages of []" in trajectory.reason
+    assert environment.cancelled == ["1"]
 
 
 async def test_an_environment_that_never_answers_is_a_failure_of_the_infrastructure(play, renderer):

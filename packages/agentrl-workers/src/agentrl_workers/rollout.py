@@ -19,7 +19,7 @@ from agentrl_core import (
     outcome_of,
 )
 from agentrl_core.client import Session, SessionClient
-from agentrl_workers.chat import ChatRenderer, parse_reply
+from agentrl_workers.chat import ChatError, ChatRenderer, parse_reply
 from agentrl_workers.config import RolloutConfig
 from agentrl_workers.engines import EngineError, Generation, SamplingParams
 
@@ -90,6 +90,8 @@ class Rollout:
             cancelled = error.code is ErrorCode.CANCELLED
             outcome = Outcome.CANCELLED if cancelled else Outcome.INFRASTRUCTURE_ERROR
             reason = f"{error.code}: {error}"
+        except ChatError as error:
+            outcome, reason = Outcome.ENVIRONMENT_ERROR, str(error)
         except EngineError as error:
             outcome, reason = Outcome.INFRASTRUCTURE_ERROR, f"engine: {error}"
         score = progress.metrics.get("score")
@@ -124,7 +126,8 @@ class Rollout:
         history = list(session.opening.messages)
         tools: list[Tool] | None = session.opening.tools
         reply = session.opening
-        context_ids = self._renderer.prompt(history, tools)
+        # A session that ends at its start has nothing to reply to, and perhaps no message at all.
+        context_ids = [] if reply.finish else self._renderer.prompt(history, tools)
         starts_sample = True
         while not reply.finish:
             generation = await self._generate(context_ids, episode, progress)
@@ -145,7 +148,7 @@ class Rollout:
                 # The tools stand in the first prompt: with others, the tokens so far are no prefix any more.
                 tools, progress.ids = reply.tools, []
                 context_ids = self._renderer.prompt(history, tools)
-            else:
+            elif not reply.finish:
                 context_ids = self._renderer.extension(reply.messages)
         return outcome_of(reply.status), "" if reply.status == "completed" else _reason(reply)
 

@@ -4,6 +4,6 @@ Message, Tool --ChatRenderer--> prompt ids --engine--> reply ids --parse_reply--
 """
 
 from agentrl_workers.chat.parser import parse_reply
-from agentrl_workers.chat.renderer import ChatRenderer
+from agentrl_workers.chat.renderer import ChatError, ChatRenderer
 
-__all__ = ["ChatRenderer", "parse_reply"]
+__all__ = ["ChatError", "ChatRenderer", "parse_reply"]

@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from agentrl_core import ConfigError, Message, Tool
+from agentrl_core import AgentRLError, ConfigError, Message, Tool
 
 _PROBE = "x"
 """Stands for a sampled reply while the template is asked what surrounds one."""
+
+
+class ChatError(AgentRLError, ValueError):
+    """The tokenizer's template cannot render a conversation."""
 
 
 class ChatRenderer:
@@ -45,7 +50,11 @@ class ChatRenderer:
         self._after_reply = tail
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
-        """The ids of a conversation, ready for the model's reply."""
+        """The ids of a conversation, ready for the model's reply.
+
+        Raises:
+            ChatError: the template cannot render it.
+        """
         rendered = self._render(
             [_plain(message) for message in messages],
             tools=[tool.model_dump(mode="json") for tool in tools] if tools else None,
@@ -57,6 +66,7 @@ class ChatRenderer:
         """The ids that follow a sampled reply: the environment's messages, and the next generation prompt.
 
         Raises:
+            ChatError: the template cannot render them.
             ConfigError: the template rewrites the conversation instead of appending to it.
         """
         rendered = self._render([*self._opening, *map(_plain, messages)], add_generation_prompt=True)
@@ -86,7 +96,11 @@ class ChatRenderer:
         return self.text(ids)
 
     def _render(self, messages: list[dict[str, Any]], **options: Any) -> str:
-        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = [message["role"] for message in messages]
+            raise ChatError(f"the chat template cannot render messages of {roles}: {error}") from error
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
