@@ -118,7 +118,8 @@ def test_a_small_agent_learns_both_tasks(start: Callable[..., Run]) -> None:
     records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, 61))
     assert max(record["staleness/lag_max"] for record in records) <= 2
-    assert max(record["policy/logp_gap_mean"] for record in records) < 0.5
+    # Before the first update, trainer and engine hold the same weights and must agree.
+    assert records[0]["policy/logp_gap_max"] < 1e-3
     assert records[-1]["weights/version"] == 60
 
     page = (run.folder / "report.html").read_text()
