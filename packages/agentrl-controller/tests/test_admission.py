@@ -1,85 +1,101 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentrl_controller.admission import Admission
-from agentrl_core import ErrorCode, SessionError
-
-
-async def line(admission, names, *, task="t"):
-    """Let callers line up in order; returns the list that they write themselves into."""
-    served = []
-
-    async def wait(name):
-        await admission.wait(task, deadline_s=5.0, again=False)
-        served.append(name)
-
-    for name in names:
-        asyncio.create_task(wait(name))  # noqa: RUF006 - they end with the test
-        await asyncio.sleep(0)
-    return served
+from agentrl_controller.admission import Admission, Ticket
+from agentrl_core import ErrorCode, SessionError, StartRequest
 
 
-async def settle():
-    for _ in range(5):
-        await asyncio.sleep(0)
+def ticket(task="t", index=0):
+    return Ticket(StartRequest(name=task, index=index), index)
+
+
+def serve(admission, task="t"):
+    head = admission.head(task)
+    if head is not None:
+        admission.leave(head)
+    return head
 
 
 async def test_first_come_first_served():
     admission = Admission(max_queue=10)
-    served = await line(admission, "abc")
-    for count in (1, 2, 3):
-        admission.release("t")
-        await settle()
-        assert served == list("abc"[:count])
-    admission.release("t")
-    assert admission.is_first("t")
+    tickets = [ticket(index=n) for n in range(3)]
+    for each in tickets:
+        admission.enter(each)
+    assert [serve(admission) for _ in range(4)] == [*tickets, None]
+    assert admission.depth("t") == 0
 
 
-async def test_who_had_its_turn_in_vain_goes_to_the_front():
-    admission = Admission(max_queue=10)
-    served = await line(admission, "a")
-    again = asyncio.create_task(admission.wait("t", deadline_s=5.0, again=True))
-    await settle()
-    admission.release("t")
-    await again
-    assert served == []
-    admission.release("t")
-    await settle()
-    assert served == ["a"]
+async def test_who_lost_its_slot_again_goes_to_the_front():
+    admission = Admission(max_queue=1)
+    waiting, again = ticket(), ticket()
+    admission.enter(waiting)
+    admission.enter(again, first=True)
+    assert [serve(admission), serve(admission)] == [again, waiting]
 
 
 async def test_tasks_do_not_wait_for_each_other():
     admission = Admission(max_queue=10)
-    served = await line(admission, "a", task="slow")
-    assert admission.is_first("fast")
-    admission.release("fast")
-    await settle()
-    assert served == []
-    assert admission.depth("slow") == 1
+    slow = ticket("slow")
+    admission.enter(slow)
+    assert admission.head("fast") is None
+    assert (admission.depth("slow"), admission.depth("fast")) == (1, 0)
 
 
-async def test_a_deadline_says_when_to_come_back():
-    admission = Admission(max_queue=10)
-    with pytest.raises(SessionError, match="no worker of `t` had a free slot within 0") as caught:
-        await admission.wait("t", deadline_s=0.01, again=False)
-    assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.NO_CAPACITY, 1.0)
-    assert admission.is_first("t")
-
-
-async def test_a_full_queue_refuses_newcomers():
+async def test_a_full_line_refuses_newcomers_and_says_when_to_come_back():
     admission = Admission(max_queue=2)
-    await line(admission, "ab")
-    with pytest.raises(SessionError, match="2 starts of `t` wait for a slot already"):
-        await admission.wait("t", deadline_s=5.0, again=False)
+    admission.enter(ticket())
+    admission.enter(ticket())
+    with pytest.raises(SessionError, match="2 starts of `t` wait for a slot already") as caught:
+        admission.enter(ticket())
+    assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.NO_CAPACITY, 1.0)
+    admission.enter(ticket("another"))
 
 
-async def test_a_turn_that_nobody_takes_goes_to_the_next():
-    admission = Admission(max_queue=10)
-    gone = asyncio.create_task(admission.wait("t", deadline_s=5.0, again=False))
-    await asyncio.sleep(0)
-    served = await line(admission, "b")
-    admission.release("t")
-    gone.cancel()
-    await settle()
-    assert served == ["b"]
+async def test_a_line_without_hope_is_told_so():
+    admission = Admission(max_queue=2)
+    one, other = ticket(), ticket("u")
+    admission.enter(one)
+    admission.enter(other)
+    admission.refuse("t", SessionError("gone", code=ErrorCode.UNKNOWN_TASK))
+    with pytest.raises(SessionError, match="gone"):
+        await one.granted
+    assert not other.granted.done()
+    admission.refuse_all(SessionError("stop", code=ErrorCode.NO_CAPACITY))
+    with pytest.raises(SessionError, match="stop"):
+        await other.granted
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["enter", "again", "serve", "go"]), st.integers(0, 5)), max_size=60)
+)
+def test_the_line_is_a_list_that_forgets_who_went_away(steps):
+    async def play():
+        admission, expected = Admission(max_queue=5), []
+        for step, number in steps:
+            if step in ("enter", "again"):
+                new = ticket()
+                if step == "enter" and len(expected) >= 5:
+                    with pytest.raises(SessionError):
+                        admission.enter(new)
+                    continue
+                admission.enter(new, first=step == "again")
+                expected.insert(0 if step == "again" else len(expected), new)
+            elif step == "serve":
+                assert serve(admission) is (expected.pop(0) if expected else None)
+            elif expected:
+                admission.leave(expected.pop(number % len(expected)))
+            assert admission.depth("t") == len(expected)
+
+    asyncio.run(play())
+
+
+async def test_a_caller_that_went_away_is_passed_over():
+    admission = Admission(max_queue=5)
+    gone, next_one = ticket(), ticket()
+    admission.enter(gone)
+    admission.enter(next_one)
+    gone.granted.cancel()
+    assert admission.head("t") is next_one

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agentrl_controller import Controller, ControllerConfig, create_app
+from agentrl_controller import Controller, ControllerConfig
 from agentrl_core import ErrorCode, Message, SessionError
 from agentrl_core.client import SessionClient
 from agentrl_core.sockets import listen
@@ -17,7 +17,7 @@ SAID = {"messages": [{"role": "assistant", "content": "hi"}]}
 
 
 def over(controller, **options):
-    transport = httpx.ASGITransport(create_app(controller))
+    transport = httpx.ASGITransport(controller.app)
     return httpx.AsyncClient(transport=transport, base_url="http://c/api/", **options)
 
 
@@ -73,7 +73,7 @@ async def test_a_heartbeat_registers_a_worker(http, controller):
         ("POST", "start_sample", {"json": {"name": "task", "index": -1}}, 400, "`custom_task` is missing"),
         ("POST", "start_sample", {"json": {"index": 1}}, 400, "`name`: Field required"),
         ("POST", "start_sample", {"content": b"{"}, 400, "the body is no JSON"),
-        ("POST", "interact", {"json": SAID}, 400, "must name a session"),
+        ("POST", "interact", {"json": SAID}, 400, "must hold a session's number, got ''"),
         ("POST", "interact", {"json": SAID, "headers": {"session_id": "7"}}, 400, "session 7 is unknown"),
         ("POST", "interact", {"json": {}, "headers": {"session_id": "7"}}, 400, "`messages` must be a list"),
         ("GET", "get_indices?name=x", {}, 400, "no worker serves task `x`; served: task"),
@@ -164,7 +164,7 @@ async def test_the_served_controller_plays_a_session_with_the_session_client(fak
         listed = subprocess.run(
             [COMMAND, "status", "--url", served.url], capture_output=True, text=True, check=True
         )
-        assert "task  1 samples" in listed.stdout
+        assert "task  samples: 1  sessions: 1 cancelling" in listed.stdout
         assert worker.address in listed.stdout
         served.process.send_signal(signal.SIGTERM)
         served.process.wait(timeout=5)

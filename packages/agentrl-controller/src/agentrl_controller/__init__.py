@@ -1,23 +1,24 @@
-"""Routes agents' sessions to task workers: capacity, affinity, fair queues, answers given exactly once.
+"""Routes agents' sessions to task workers: capacity, affinity, fair lines, answers given exactly once.
 
-    agent -> api -> Controller -> placement, admission -> HttpTransport -> task worker
-                        |-- Sessions (state machine)
+    agent --> api --> Controller --> Starts ----> Pool (Registry, placement, Admission, Sessions)
+                          |--------> Exchanges ----> HttpTransport --> task worker
+                          |--------> Cancellations ------^
+                          '--------> Audit --------------^
     task worker --heartbeat--> Registry
 
-`create_app(Controller(config))` is an ASGI app to mount elsewhere; `agentrl-controller serve` serves it.
+`Controller(config).app` is an ASGI app to mount elsewhere; `agentrl-controller serve` serves it.
 """
 
 import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from agentrl_controller.api import create_app
     from agentrl_controller.config import ControllerConfig
     from agentrl_controller.controller import Controller
 
-__all__ = ["Controller", "ControllerConfig", "create_app"]
+__all__ = ["Controller", "ControllerConfig"]
 
-_HOMES = {"Controller": "controller", "ControllerConfig": "config", "create_app": "api"}
+_HOMES = {"Controller": "controller", "ControllerConfig": "config"}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -1,15 +1,32 @@
-"""A fair queue for each task: starts wait in line for a slot."""
+"""The line of each task: starts wait their turn for a slot, first come, first served."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
+from dataclasses import dataclass, field
 
-from agentrl_core import ErrorCode, SessionError
+from agentrl_controller.sessions import Session
+from agentrl_core import ErrorCode, SampleIndex, SessionError, StartRequest
 
-_RETRY_AFTER_S = 1.0
+RETRY_AFTER_S = 1.0
+"""When who was refused may come again."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A place in a line."""
+
+    request: StartRequest
+    """What is to be started."""
+    index: SampleIndex
+    """The sample as the workers know it."""
+    granted: "asyncio.Future[Session]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """Done with a session once it has a slot; whoever takes the ticket out of the line sets it."""
 
 
 class Admission:
-    """Lets starts of a task in, first come, first served.
+    """A bounded line for each task. It decides the order; who has slots to give takes from the head.
 
     Args:
         max_queue: starts of a task that wait at most.
@@ -17,64 +34,56 @@ class Admission:
 
     def __init__(self, *, max_queue: int) -> None:
         self._max_queue = max_queue
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._lines: dict[str, OrderedDict[Ticket, None]] = {}
 
     def depth(self, task: str) -> int:
         """Starts of a task that wait."""
-        return sum(not waiter.done() for waiter in self._queues.get(task, ()))
+        return len(self._lines.get(task, ()))
 
-    def is_first(self, task: str) -> bool:
-        """Whether nobody waits before a newcomer."""
-        return self.depth(task) == 0
-
-    async def wait(self, task: str, *, deadline_s: float, again: bool) -> None:
-        """Wait for a turn.
+    def enter(self, ticket: Ticket, *, first: bool = False) -> None:
+        """Join the line of the ticket's task.
 
         Args:
-            task: task name.
-            deadline_s: longest wait.
-            again: whether the caller had its turn and found no slot after all; it goes to the front.
+            ticket: the place to be had.
+            first: whether it had its turn before and lost the slot again; it goes to the front.
 
         Raises:
-            SessionError: too many wait already, or the deadline passed.
+            SessionError: too many wait already.
         """
-        queue = self._queues.setdefault(task, deque())
-        if len(queue) >= self._max_queue and not again:
+        task = ticket.request.name
+        line = self._lines.setdefault(task, OrderedDict())
+        if len(line) >= self._max_queue and not first:
             raise SessionError(
-                f"{len(queue)} starts of `{task}` wait for a slot already",
+                f"{len(line)} starts of `{task}` wait for a slot already, which is the limit",
                 code=ErrorCode.NO_CAPACITY,
-                retry_after_s=_RETRY_AFTER_S,
+                retry_after_s=RETRY_AFTER_S,
             )
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (queue.appendleft if again else queue.append)(waiter)
-        try:
-            async with asyncio.timeout(deadline_s):
-                await waiter
-        except TimeoutError as error:
-            raise SessionError(
-                f"no worker of `{task}` had a free slot within {deadline_s:.1f} s",
-                code=ErrorCode.NO_CAPACITY,
-                retry_after_s=_RETRY_AFTER_S,
-            ) from error
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.release(task)  # The turn was ours already; it goes to the next one.
-            raise
-        finally:
-            if waiter in queue:
-                queue.remove(waiter)
+        line[ticket] = None
+        line.move_to_end(ticket, last=not first)
 
-    def release(self, task: str) -> None:
-        """A slot came free: the next in line has its turn."""
-        queue = self._queues.get(task)
-        while queue:
-            waiter = queue.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place; nothing happens to one that is not in line."""
+        task = ticket.request.name
+        line = self._lines.get(task)
+        if line is not None:
+            line.pop(ticket, None)
+            if not line:
+                del self._lines[task]
+
+    def head(self, task: str) -> Ticket | None:
+        """Whose turn it is; None where nobody waits."""
+        for ticket in self._lines.get(task, ()):
+            if not ticket.granted.done():  # A caller that went away leaves at its next step.
+                return ticket
+        return None
 
     def refuse(self, task: str, error: SessionError) -> None:
-        """Tell everybody in line that there is nothing to wait for."""
-        for waiter in self._queues.pop(task, ()):
-            if not waiter.done():
-                waiter.set_exception(error)
+        """Tell everybody in a line that there is nothing to wait for."""
+        for ticket in self._lines.pop(task, ()):
+            if not ticket.granted.done():
+                ticket.granted.set_exception(error)
+
+    def refuse_all(self, error: SessionError) -> None:
+        """Tell everybody in every line."""
+        for task in list(self._lines):
+            self.refuse(task, error)

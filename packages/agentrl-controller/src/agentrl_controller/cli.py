@@ -1,5 +1,6 @@
 """`agentrl-controller`: serve, and look at what is served."""
 
+import ipaddress
 import sys
 from importlib.metadata import version
 
@@ -23,7 +24,9 @@ def serve(host: str, port: int, token: str | None, insecure: bool) -> None:
     from agentrl_controller.server import serve as run
     from agentrl_core import ConfigError
 
-    if host not in ("127.0.0.1", "localhost", "::1") and token is None and not insecure:
+    if token == "":
+        raise click.UsageError("the token is empty: give one, or leave --token away")
+    if not _is_loopback(host) and token is None and not insecure:
         raise click.UsageError(f"serving on {host} lets others in: give a --token, or say --insecure")
     try:
         run(ControllerConfig(token=token), host=host, port=port)
@@ -36,7 +39,7 @@ def serve(host: str, port: int, token: str | None, insecure: bool) -> None:
 @click.option("--url", default="http://127.0.0.1:5020/api", show_default=True, help="The controller's API.")
 @click.option("--token", envvar="AGENTRL_TOKEN", help="Bearer token.")
 def status(url: str, token: str | None) -> None:
-    """Show the tasks and workers of a running controller."""
+    """Show the tasks, workers and sessions of a running controller."""
     import asyncio
 
     from agentrl_controller.status import show_status
@@ -47,3 +50,10 @@ def status(url: str, token: str | None) -> None:
     except SessionError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -8,16 +8,22 @@ class ControllerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    token: str | None = None
+    token: str | None = Field(default=None, min_length=1)
     """Bearer token that every request must carry; None asks for none."""
     lease_s: float = Field(default=11.0, gt=0.0)
     """A worker silent for this long is lost, and its sessions with it."""
     forget_s: float = Field(default=300.0, gt=0.0)
     """A lost worker is listed for this long."""
+    audit_s: float = Field(default=60.0, gt=0.0)
+    """How often a worker is asked which sessions it knows."""
     start_timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest wait of a start for a slot and the first messages, unless the caller gives a deadline."""
     interact_timeout_s: float = Field(default=240.0, gt=0.0)
-    """Longest wait for a worker's answer, unless the caller gives a deadline."""
+    """Longest wait of a caller for a worker's answer, unless it gives a deadline."""
+    answer_timeout_s: float = Field(default=600.0, gt=0.0)
+    """A worker that takes longer for an answer has failed; never less than the caller's own deadline."""
+    reclaim_s: float = Field(default=30.0, ge=0.0)
+    """A session whose starter went away with a request id is kept this long for it to ask again."""
     idle_timeout_s: float = Field(default=1800.0, gt=0.0)
     """A session that nobody talks to for this long is cancelled; one that is answering is not idle."""
     keep_finished_s: float = Field(default=600.0, gt=0.0)

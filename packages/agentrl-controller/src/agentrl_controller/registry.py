@@ -26,14 +26,22 @@ class Worker:
     """Whether it is drained: it keeps its sessions and gets no new one."""
     status: WorkerStatus = WorkerStatus.ALIVE
     """Whether its heartbeats come."""
+    reason: str = ""
+    """Why it was given up."""
+    full_until: float = 0.0
+    """It said that it is full, so it is not asked before this time on the monotonic clock."""
+    has_returned: bool = False
+    """Whether it had been given up and came back; it may still play what ended here."""
     sessions: set[int] = field(default_factory=set)
     """Sessions that hold a slot of it."""
 
-    @property
-    def slots(self) -> Slots:
+    def slots(self, *, now: float) -> Slots:
         """Its room, for placement."""
-        available = self.status is WorkerStatus.ALIVE and not self.stale
+        available = self.status is WorkerStatus.ALIVE and not self.stale and now >= self.full_until
         return Slots(self.id, self.capacity, len(self.sessions), available)
+
+    def __str__(self) -> str:
+        return f"worker {self.id} of `{self.task}`"
 
 
 @dataclass(slots=True)
@@ -42,17 +50,18 @@ class TaskRecord:
 
     indices: list[SampleIndex]
     """Every sample, the same on each worker."""
-    known: frozenset[SampleIndex]
-    """The same, for look-up."""
     splits: dict[str, list[SampleIndex]]
     """Named subsets."""
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, Worker]
     """Its workers by id."""
+    known: frozenset[SampleIndex] = field(init=False)
+    """The indices, for look-up."""
+    by_position: bool = field(init=False)
+    """Whether all indices are strings, so that a number means a position."""
 
-    @property
-    def by_position(self) -> bool:
-        """Whether all indices are strings, so that a number means a position."""
-        return bool(self.indices) and all(isinstance(index, str) for index in self.indices)
+    def __post_init__(self) -> None:
+        self.known = frozenset(self.indices)
+        self.by_position = bool(self.indices) and all(isinstance(index, str) for index in self.indices)
 
 
 class Registry:
@@ -66,15 +75,20 @@ class Registry:
         """Take in a heartbeat; returns the worker, new or known.
 
         Raises:
-            SessionError: its indices differ from those of the task's other workers.
+            SessionError: its address or capacity is none, or its indices differ from those of the task's
+                other workers.
         """
+        _check(beat)
         record = self._record(beat)
         worker = next((w for w in record.workers.values() if w.address == beat.address), None)
         if worker is None or worker.status is not WorkerStatus.ALIVE:
             # A worker that was given up begins anew: its sessions here have ended.
+            has_returned = worker is not None
             if worker is not None:
                 del record.workers[worker.id]
-            worker = Worker(next(self._ids), beat.name, beat.address, beat.concurrency, now)
+            worker = Worker(
+                next(self._ids), beat.name, beat.address, beat.concurrency, now, has_returned=has_returned
+            )
             record.workers[worker.id] = worker
         worker.capacity = beat.concurrency
         worker.last_visit = now
@@ -93,7 +107,7 @@ class Registry:
                 code=ErrorCode.BAD_REQUEST,
             )
         workers = record.workers if record else {}
-        record = TaskRecord(beat.indices, frozenset(beat.indices), beat.splits or {}, workers)
+        record = TaskRecord(beat.indices, beat.splits or {}, workers)
         self.tasks[beat.name] = record
         return record
 
@@ -124,18 +138,35 @@ class Registry:
 
     def silent(self, *, now: float, lease_s: float) -> list[Worker]:
         """Workers that live by name alone: no heartbeat within the lease."""
-        return [w for w in self._all() if w.status is WorkerStatus.ALIVE and now - w.last_visit > lease_s]
+        return [w for w in self.workers() if w.status is WorkerStatus.ALIVE and now - w.last_visit > lease_s]
 
-    def forget(self, *, now: float, forget_s: float) -> None:
-        """Drop workers that were lost long ago, and tasks that nobody serves any more."""
-        for worker in list(self._all()):
+    def forget(self, *, now: float, forget_s: float) -> list[str]:
+        """Drop workers that were lost long ago; returns the tasks that went with their last worker."""
+        for worker in list(self.workers()):
             if worker.status is not WorkerStatus.ALIVE and now - worker.last_visit > forget_s:
                 del self.tasks[worker.task].workers[worker.id]
-        for name in [name for name, record in self.tasks.items() if not record.workers]:
+        gone = [name for name, record in self.tasks.items() if not record.workers]
+        for name in gone:
             del self.tasks[name]
+        return gone
 
-    def _all(self) -> Iterable[Worker]:
+    def workers(self) -> Iterable[Worker]:
+        """Every worker of every task."""
         return (worker for record in self.tasks.values() for worker in record.workers.values())
+
+
+def _check(beat: Heartbeat) -> None:
+    """Whether a heartbeat makes sense.
+
+    Raises:
+        SessionError: it does not.
+    """
+    if not beat.address.startswith(("http://", "https://")):
+        message = f"`address` must start with http:// or https://, got {beat.address!r}"
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+    if beat.concurrency < 0:
+        message = f"`concurrency` must be >= 0, got {beat.concurrency}"
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
 
 
 def sample_of(record: TaskRecord, index: SampleIndex, *, task: str) -> SampleIndex:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -76,10 +76,19 @@ class Session:
     """Why it ended, where nobody wanted it to."""
     request_id: str | None = None
     """Id of the newest request."""
-    answer: "asyncio.Future[Any] | None" = None
+    answer: "asyncio.Future[bytes] | None" = None
     """Answer to the newest request, kept so that it can be asked for again."""
-    released: asyncio.Event = field(default_factory=asyncio.Event)
+    num_exchanges: int = 0
+    """Requests that went to the worker after the start."""
+    is_open: bool = False
+    """Whether the worker has confirmed the start."""
+    released: asyncio.Event | None = None
     """Set when the worker says that a cancelled session has ended there."""
+
+    def fail(self, error: SessionError) -> None:
+        """Tell whoever waits for the answer that none will come."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_exception(error)
 
     def move(self, state: SessionState, *, reason: str = "") -> None:
         """Go on to a state.
@@ -124,17 +133,23 @@ class Sessions:
         Raises:
             SessionError: it never was, or is no longer known.
         """
-        session = self.live.get(session_id)
-        if session is None and session_id in self._ended:
-            session = self._ended[session_id][1]
+        session = self.live.get(session_id) or self.recall(session_id)
         if session is None:
             raise SessionError(f"session {session_id} is unknown", code=ErrorCode.UNKNOWN_SESSION)
         return session
 
-    def end(self, session: Session, state: SessionState, *, reason: str = "") -> None:
-        """End a session; its slot comes free. One that has ended stays as it is."""
+    def recall(self, session_id: int) -> Session | None:
+        """A session that ended lately."""
+        return self._ended[session_id][1] if session_id in self._ended else None
+
+    def end(self, session: Session, state: SessionState, *, reason: str = "") -> bool:
+        """End a session; its slot comes free. One that has ended stays as it is.
+
+        Returns:
+            Whether it ended now.
+        """
         if session.state.has_ended:
-            return
+            return False
         session.move(state, reason=reason)
         session.worker.sessions.discard(session.id)
         self.live.pop(session.id, None)
@@ -142,6 +157,7 @@ class Sessions:
         self._ended[session.id] = (time.monotonic(), session)
         while len(self._ended) > self._max_finished:
             self._ended.popitem(last=False)
+        return True
 
     def forget(self, *, older_than_s: float) -> None:
         """Drop sessions that ended long ago."""

@@ -1,0 +1,238 @@
+"""Starts: from the line for a slot to the worker's first answer."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl_controller.answers import answer_body
+from agentrl_controller.background import Background
+from agentrl_controller.cancellations import Cancellations
+from agentrl_controller.config import ControllerConfig
+from agentrl_controller.pool import Pool
+from agentrl_controller.registry import sample_of
+from agentrl_controller.sessions import Session, SessionState
+from agentrl_controller.transports import HttpTransport, WorkerError
+from agentrl_core import CUSTOM_INDEX, ErrorCode, SampleIndex, SessionError, StartRequest, WorkerStatus
+
+_MAX_FAILURES = 3
+_SLACK_S = 1.0
+
+Started = tuple[int, bytes]
+"""A session's id and the body of the first answer."""
+
+
+class _ElsewhereError(Exception):
+    """This worker did not take the session, another one may."""
+
+
+@dataclass(slots=True, eq=False)
+class _Start:
+    """A start that is under way or lately done."""
+
+    job: "asyncio.Task[Started]"
+    num_waiting: int = 0
+    is_known: bool = False
+    """Whether some caller has got the session's id."""
+    began: float = field(default_factory=time.monotonic)
+
+
+class Starts:
+    """Opens sessions; a request id opens one, however often it comes."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        pool: Pool,
+        transport: HttpTransport,
+        cancellations: Cancellations,
+        background: Background,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._transport = transport
+        self._cancellations = cancellations
+        self._background = background
+        self._by_id: OrderedDict[str, _Start] = OrderedDict()
+
+    async def start(
+        self, request: StartRequest, *, request_id: str | None, deadline_s: float | None
+    ) -> Started:
+        """Open a session, waiting in line for a slot.
+
+        A caller that goes away leaves the line, and no session behind; with a request id it has a while to
+        ask again.
+
+        Raises:
+            SessionError: unknown task or sample, no slot in time, or the worker failed.
+        """
+        limit_s = self._config.start_timeout_s if deadline_s is None else deadline_s
+        begun = self._by_id.get(request_id) if request_id is not None else None
+        if begun is None:
+            begun = self._begin(request, request_id, limit_s)
+        begun.num_waiting += 1
+        try:
+            # Whoever joined later has a deadline of its own; the first one's ends the job itself.
+            async with asyncio.timeout(limit_s + _SLACK_S):
+                started = await asyncio.shield(begun.job)
+            begun.is_known = True
+            return started
+        except TimeoutError as error:
+            message = f"the start of `{request.name}` was not done within {limit_s:.1f} s"
+            raise SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED) from error
+        finally:
+            begun.num_waiting -= 1
+            self._after_leaving(begun, request_id)
+
+    def forget(self) -> None:
+        """Drop what nobody asks for again."""
+        limit = time.monotonic() - self._config.keep_finished_s
+        while self._by_id:
+            request_id, oldest = next(iter(self._by_id.items()))
+            is_over = oldest.began < limit or len(self._by_id) > self._config.max_finished
+            if not (oldest.job.done() and is_over):
+                return
+            del self._by_id[request_id]
+
+    def _begin(self, request: StartRequest, request_id: str | None, limit_s: float) -> _Start:
+        end = time.monotonic() + limit_s
+        begun = _Start(self._background.spawn(self._open_somewhere(request, request_id, end)))
+        if request_id is not None:
+            self._by_id[request_id] = begun
+            begun.job.add_done_callback(lambda job: self._drop_failed(request_id, job))
+            self.forget()
+        return begun
+
+    def _drop_failed(self, request_id: str, job: "asyncio.Task[Started]") -> None:
+        """A start that opened nothing may be asked for anew."""
+        kept = self._by_id.get(request_id)
+        if kept is not None and kept.job is job and (job.cancelled() or job.exception() is not None):
+            del self._by_id[request_id]
+
+    def _after_leaving(self, begun: _Start, request_id: str | None) -> None:
+        if begun.num_waiting or begun.is_known:
+            return
+        if request_id is None:
+            self._give_up(begun)
+        else:
+            asyncio.get_running_loop().call_later(self._config.reclaim_s, self._give_up, begun)
+
+    def _give_up(self, begun: _Start) -> None:
+        """End a start that nobody waits for."""
+        if begun.num_waiting or begun.is_known:
+            return
+        if not begun.job.done():
+            begun.job.cancel()
+        elif not begun.job.cancelled() and begun.job.exception() is None:
+            session = self._pool.sessions.live.get(begun.job.result()[0])
+            if session is not None:
+                self._cancellations.begin(session)
+
+    async def _open_somewhere(self, request: StartRequest, request_id: str | None, end: float) -> Started:
+        index = self._check(request)
+        again = False
+        failures = 0
+        while True:
+            session = await self._pool.take(request, index=index, end=end, again=again)
+            again = True
+            try:
+                return await self._open(session, request, request_id, end)
+            except _ElsewhereError:
+                continue
+            except SessionError as error:
+                failures += 1
+                is_lost = session.state is SessionState.LOST and error.code is ErrorCode.WORKER_LOST
+                if not is_lost or failures == _MAX_FAILURES:
+                    raise
+
+    def _check(self, request: StartRequest) -> SampleIndex:
+        record = self._pool.registry.task(request.name)
+        if request.index == CUSTOM_INDEX and CUSTOM_INDEX not in record.known:
+            if request.custom_task is None:
+                message = f"index {CUSTOM_INDEX} stands for a custom task, but `custom_task` is missing"
+                raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+            return CUSTOM_INDEX
+        return sample_of(record, request.index, task=request.name)
+
+    async def _open(
+        self, session: Session, request: StartRequest, request_id: str | None, end: float
+    ) -> Started:
+        """Let a worker begin the session; whatever happens, its slot is not lost."""
+        left_s = end - time.monotonic()
+        session.answer = answer = asyncio.get_running_loop().create_future()
+        call = self._background.spawn(self._ask(session, answer, request, request_id, left_s))
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                return session.id, await answer
+        except TimeoutError as error:
+            self._cancellations.begin(session)
+            message = f"{session.worker} began no session in the {max(0.0, left_s):.1f} s that were left"
+            raise SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED) from error
+        except asyncio.CancelledError:
+            self._cancellations.begin(session)
+            raise
+        finally:
+            call.cancel()
+
+    async def _ask(
+        self,
+        session: Session,
+        answer: "asyncio.Future[bytes]",
+        request: StartRequest,
+        request_id: str | None,
+        left_s: float,
+    ) -> None:
+        # Another try is another session, so the worker must not take it for a repetition.
+        unique = f"{request_id or 'start'}/{session.id}"
+        try:
+            reply = await self._transport.post(
+                session.worker.address,
+                "start_sample",
+                _body(session, request),
+                timeout_s=left_s + _SLACK_S,
+                deadline_s=left_s,
+                request_id=unique,
+            )
+            body, finished = answer_body(reply)
+        except WorkerError as error:
+            self._refused(session, answer, error)
+        except SessionError as error:
+            self._pool.end(session, SessionState.LOST, reason=str(error))
+            session.fail(error)
+        else:
+            session.is_open = True
+            self._pool.settle(session, finished=finished)
+            if not answer.done():
+                answer.set_result(body)
+
+    def _refused(self, session: Session, answer: "asyncio.Future[bytes]", error: WorkerError) -> None:
+        worker, reason = session.worker, f"{session.worker}: {error}"
+        if answer.done():
+            return  # Cancelled or lost meanwhile; that has been seen to.
+        if error.unreachable or error.http_status == 406:
+            answer.set_exception(_ElsewhereError())
+            # First the worker, so that the slot that comes free is not offered to the next in line.
+            if error.unreachable:
+                self._pool.lose_worker(worker, WorkerStatus.DEAD, str(error))
+            else:
+                self._pool.mark_full(worker)
+            self._pool.end(session, SessionState.LOST, reason=reason)
+        elif error.http_status in (400, 422):
+            self._pool.lose(session, SessionError(reason, code=ErrorCode.BAD_REQUEST))
+        elif error.code == ErrorCode.DEADLINE_EXCEEDED:
+            self._pool.lose(session, SessionError(reason, code=ErrorCode.DEADLINE_EXCEEDED))
+        else:
+            # The worker may hold the session all the same.
+            code = ErrorCode.WORKER_LOST if error.http_status is None else ErrorCode.WORKER_FAILED
+            self._pool.lose(session, SessionError(reason, code=code))
+            self._cancellations.disown(session)
+
+
+def _body(session: Session, request: StartRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {"index": session.index, "session_id": session.id}
+    if request.custom_task is not None:
+        body["custom_task"] = request.custom_task
+    if request.seed is not None:
+        body["seed"] = request.seed
+    return body
