@@ -1,14 +1,17 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+import json
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from agentrl_controller import Controller, ControllerConfig
-from agentrl_core import Heartbeat
+from agentrl_core import Heartbeat, StartRequest
 
 
 class FakeWorker:
@@ -25,6 +28,12 @@ class FakeWorker:
         replays: whether it echoes request ids and answers repeated ones as before.
         broken: route to how many of its next requests are read and then cut off.
         replies: route to the raw body that it answers.
+        late: route to how many of its next requests pass their deadline.
+        hidden: live sessions that it does not list.
+        list_gate: lists of sessions wait for it.
+        num_lists: how often it was asked for one.
+        dies_at: a request of this route is its last.
+        closes: whether it keeps no connection open.
     """
 
     def __init__(self, *, capacity: int = 2, name: str = "task") -> None:
@@ -45,8 +54,16 @@ class FakeWorker:
         self.replays = False
         self.broken: dict[str, int] = {}
         self.replies: dict[str, str] = {}
+        self.late: dict[str, int] = {}
+        self.hidden: set[int] = set()
+        self.dies_at = ""
+        self.list_gate = asyncio.Event()
+        self.list_gate.set()
+        self.num_lists = 0
+        self.closes = False
         self._known: dict[str, web.Response] = {}
         self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
         self.address = ""
         self.port = 0
 
@@ -57,8 +74,8 @@ class FakeWorker:
         app.router.add_get("/api/get_sessions", self.get_sessions)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await self._site.start()
         self.port = self._runner.addresses[0][1]
         self.address = f"http://127.0.0.1:{self.port}/api"
 
@@ -70,6 +87,8 @@ class FakeWorker:
         async def handle(request: web.Request) -> web.StreamResponse:
             body = await request.json()
             self.seen.append((route, body, request.headers))
+            if route == self.dies_at:
+                await self.die(request)
             request_id = request.headers.get("X-Request-Id")
             response = self._known.get(f"{route} {request_id}") if self.replays else None
             if response is None:
@@ -81,14 +100,21 @@ class FakeWorker:
                 assert request.transport is not None
                 request.transport.abort()
             headers = {"X-Request-Id": request_id} if self.replays and request_id else {}
-            return web.Response(
+            answer = web.Response(
                 body=response.body, status=response.status, headers=headers, content_type="application/json"
             )
+            if self.closes:
+                answer.force_close()
+            return answer
 
         return handle
 
     async def _handle(self, route: str, body: Any) -> web.Response:
         await {"start_sample": self.start_gate, "interact": self.gate}.get(route, self._open).wait()
+        if self.late.get(route, 0) > 0:
+            self.late[route] -= 1
+            answer = {"detail": "the deadline passed", "code": "deadline_exceeded"}
+            return web.json_response(answer, status=504)
         if route in self.fail:
             status, detail = self.fail[route]
             return web.json_response({"detail": detail}, status=status)
@@ -97,7 +123,22 @@ class FakeWorker:
         return await getattr(self, route)(body)
 
     async def get_sessions(self, request: web.Request) -> web.Response:
-        return web.json_response({str(session_id): 0 for session_id in self.live})
+        self.num_lists += 1
+        await self.list_gate.wait()
+        if "get_sessions" in self.replies:
+            return web.Response(text=self.replies["get_sessions"])
+        return web.json_response({str(session_id): 0 for session_id in self.live - self.hidden})
+
+    async def die(self, request: web.Request) -> None:
+        """Stop listening, then cut the connection, as a killed process does."""
+        assert self._site is not None
+        await self._site.stop()
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[Any]:
+        assert self._runner is not None and self._runner.server is not None
+        return [each for each in self._runner.server.connections if each.transport is not None]
 
     async def start_sample(self, body: Any) -> web.Response:
         if len(self.live) >= self.capacity:
@@ -131,6 +172,10 @@ class FakeWorker:
             self.notice(body["session_id"])
         return web.json_response(None)
 
+    def count(self, route: str) -> int:
+        """How many requests of a route came."""
+        return sum(seen == route for seen, *_ in self.seen)
+
     def beat(self, controller: Controller, **changes: Any) -> Any:
         """Send a heartbeat."""
         fields = {
@@ -141,6 +186,70 @@ class FakeWorker:
             "splits": {"train": [0, 1], "test": [2, 3]},
         }
         return controller.heartbeat(Heartbeat.model_validate(fields | changes))
+
+
+class Agent:
+    """Plays sessions of the task `task` on a controller in this process."""
+
+    SAID = [{"role": "assistant", "content": "hi", "odd": {"kept": 1}}]
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def start(self, *, request_id: Any = None, deadline_s: Any = None, **fields: Any) -> Any:
+        """Returns the session's id and the parsed first answer."""
+        request = StartRequest.model_validate({"name": "task", "index": 0} | fields)
+        session_id, body = await self._controller.start(request, request_id=request_id, deadline_s=deadline_s)
+        return session_id, json.loads(body)
+
+    async def interact(self, session_id: int, **options: Any) -> Any:
+        """Returns the parsed answer."""
+        return json.loads(await self._controller.interact(session_id, {"messages": self.SAID}, **options))
+
+    @property
+    def used(self) -> int:
+        """Slots that are taken."""
+        return sum(len(worker.sessions) for worker in self._controller.registry.workers())
+
+
+@pytest.fixture
+def agent_of() -> type[Agent]:
+    return Agent
+
+
+@pytest.fixture
+def agent(controller: Controller) -> Agent:
+    return Agent(controller)
+
+
+@pytest.fixture
+def no_descriptors() -> Any:
+    """A context in which this process can open nothing more."""
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    return context
+
+
+@pytest.fixture
+def until() -> Any:
+    """Waits for a condition that no event tells of."""
+
+    async def wait(condition: Any) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
+import asyncio
 import re
 import signal
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from agentrl_controller import Controller, ControllerConfig
 from agentrl_core import ErrorCode, Message, SessionError
@@ -108,6 +112,126 @@ async def test_no_capacity_is_503_with_retry_after(http, make_worker):
     assert refused.json()["code"] == "no_capacity"
 
 
+async def test_errors_of_every_kind_have_a_message_and_a_code(http):
+    for method, path, status in (
+        ("GET", "nothing", 404),
+        ("GET", "interact", 405),
+        ("GET", "get_indices", 400),
+        ("POST", "cancel_all?force=perhaps", 400),
+        ("POST", "cancel", 400),
+    ):
+        answer = await http.request(method, path)
+        assert answer.status_code == status, path
+        assert set(answer.json()) == {"message", "code"}
+
+
+@pytest.mark.parametrize("header", ["9" * 5000, "-1", "x", "1.5", "²"])
+async def test_a_session_header_that_is_no_number_is_refused(http, header):
+    answer = await http.post("interact", json=SAID, headers={"session_id": header.encode()})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("header", ["0", "-5", "soon", "9" * 400])
+async def test_a_deadline_that_is_none_is_refused(http, make_worker, header):
+    await make_worker()
+    answer = await http.post(
+        "start_sample", json={"name": "task", "index": 0}, headers={"X-Deadline-Ms": header}
+    )
+    assert answer.status_code == 400
+    assert "must be a positive number of milliseconds" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"address": "ftp://x"}, "must start with http:// or https://, got 'ftp://x'"),
+        ({"address": "grpc://x"}, "must start with http:// or https://, got 'grpc://x'"),
+        ({"concurrency": -1}, "`concurrency` must be >= 0, got -1"),
+        ({"indices": None}, "`indices`: Input should be a valid list"),
+    ],
+)
+async def test_a_heartbeat_that_makes_no_sense_is_refused(http, controller, changes, message):
+    body = {"name": "t", "address": "http://127.0.0.1:1/api", "concurrency": 3, "indices": ["a"]}
+    answer = await http.post("receive_heartbeat", json=body | changes)
+    assert answer.status_code == 400
+    assert message in answer.json()["message"]
+    assert controller.registry.tasks == {}
+
+
+async def test_a_repeated_heartbeat_is_taken_in_without_being_read(http, controller, monkeypatch):
+    body = {"name": "t", "address": "http://127.0.0.1:1/api", "concurrency": 3, "indices": ["a"]}
+    await http.post("receive_heartbeat", json=body)
+    worker = controller.registry.worker("t", 1)
+    worker.last_visit = 0.0
+    monkeypatch.setattr("agentrl_controller.controller.decode", None)
+    assert (await http.post("receive_heartbeat", json=body)).status_code == 200
+    assert worker.last_visit > 0.0
+    monkeypatch.undo()
+    await http.post("receive_heartbeat", json=body | {"concurrency": 5})
+    assert worker.capacity == 5
+    await http.post("receive_heartbeat", json=body)
+    assert worker.capacity == 3
+
+
+async def test_request_ids_come_back_on_answers_and_on_refusals(http, make_worker):
+    await make_worker()
+    for index, status in ((0, 200), (99, 400)):
+        answer = await http.post(
+            "start_sample", json={"name": "task", "index": index}, headers={"X-Request-Id": f"r{index}"}
+        )
+        assert (answer.status_code, answer.headers["X-Request-Id"]) == (status, f"r{index}")
+
+
+async def test_dates_in_lists_are_dates(http, make_worker):
+    await make_worker()
+    started = await http.post("start_sample", json={"name": "task", "index": 0})
+    session = (await http.get("list_sessions")).json()[started.headers["session_id"]]
+    worker = (await http.get("list_workers")).json()["task"]["workers"]["1"]
+    for text in (session["start"], session["last_update"], worker["last_visit"]):
+        age = datetime.now(UTC) - datetime.fromisoformat(text)
+        assert abs(age.total_seconds()) < 60
+
+
+async def test_a_worker_is_drained_and_cleaned_by_its_number(http, controller, make_worker, until):
+    worker = await make_worker()
+    await http.post("start_sample", json={"name": "task", "index": 0})
+    assert (await http.post("mark_stale", json={"name": "task", "worker_id": 1})).json() is None
+    assert (await http.get("list_workers")).json()["task"]["workers"]["1"]["stale"]
+    assert (await http.post("clean_worker", json={"name": "task", "worker_id": 1})).json() is None
+    await until(lambda: worker.live == set() and controller.sessions.live == {})
+
+
+async def test_a_drained_worker_that_serves_again_takes_who_waits(http, controller, make_worker, until):
+    await make_worker()
+    await http.post("mark_stale", json={"name": "task", "worker_id": 1})
+    starting = asyncio.create_task(http.post("start_sample", json={"name": "task", "index": 0}))
+    await until(lambda: controller.admission.depth("task") == 1)
+    await http.post("mark_stale", json={"name": "task", "worker_id": 1, "stale": False})
+    assert (await starting).status_code == 200
+
+
+async def test_it_is_ready_while_it_runs():
+    controller = Controller()
+    async with over(controller) as http:
+        assert (await http.get("http://c/readyz")).status_code == 503
+        refused = await http.post("interact", json=SAID, headers={"session_id": "7"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "no_capacity")
+        async with controller:
+            assert (await http.get("http://c/readyz")).status_code == 200
+        assert (await http.get("http://c/readyz")).status_code == 503
+
+
+async def test_it_can_be_mounted(make_worker, controller):
+    await make_worker()
+    host = FastAPI()
+    host.mount("/inner", controller.app)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(host), base_url="http://c/inner/api/") as http:
+        started = await http.post("start_sample", json={"name": "task", "index": 0})
+        session = {"session_id": started.headers["session_id"]}
+        assert (await http.post("interact", json=SAID, headers=session)).json()["reward"] == 0.5
+        assert (await http.get("version")).status_code == 200
+
+
 async def test_metrics_count_sessions_queue_and_workers(http, make_worker):
     await make_worker()
     await http.post("start_sample", json={"name": "task", "index": 0})
@@ -124,7 +248,14 @@ async def test_a_token_is_asked_for_and_large_bodies_are_refused():
         assert (await http.get("http://c/healthz")).status_code == 200
         http.headers["Authorization"] = "Bearer secret"
         assert (await http.get("list_workers")).json() == {}
-        assert (await http.post("interact", content=b"x" * 101)).status_code == 413
+        for path in ("interact", "start_sample", "receive_heartbeat", "mark_stale"):
+            for body in (b"x" * 101, chunks()):
+                assert (await http.post(path, content=body)).status_code == 413
+
+
+async def chunks():
+    for _ in range(3):
+        yield b"x" * 50
 
 
 class Served:
@@ -151,8 +282,7 @@ async def test_the_served_controller_plays_a_session_with_the_session_client(fak
     worker = fake_worker
     with Served("--port", "0") as served:
         async with SessionClient(served.url) as client, httpx.AsyncClient() as http:
-            beat = {"name": "task", "address": worker.address, "concurrency": 1, "indices": [0]}
-            assert (await http.post(f"{served.url}/receive_heartbeat", json=beat)).status_code == 200
+            await register(http, served.url, worker)
             session = await client.start("task", 0)
             reply = await session.interact([Message(role="assistant", content="hi")])
             assert reply.messages[0].text == "answer 1"
@@ -166,8 +296,50 @@ async def test_the_served_controller_plays_a_session_with_the_session_client(fak
         )
         assert "task  samples: 1  sessions: 1 cancelling" in listed.stdout
         assert worker.address in listed.stdout
-        served.process.send_signal(signal.SIGTERM)
-        served.process.wait(timeout=5)
+
+
+async def register(http, url, worker):
+    beat = {"name": "task", "address": worker.address, "concurrency": worker.capacity, "indices": [0]}
+    assert (await http.post(f"{url}/receive_heartbeat", json=beat)).status_code == 200
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_it_at_once_and_tells_everybody(fake_worker, until, stop):
+    worker = fake_worker
+    worker.capacity = 1
+    worker.gate.clear()
+    with Served("--port", "0") as served:
+        async with SessionClient(served.url, connect_timeout_s=0.1) as client, httpx.AsyncClient() as http:
+            await register(http, served.url, worker)
+            session = await client.start("task", 0)
+            calls = [asyncio.create_task(session.interact([])), asyncio.create_task(client.start("task", 0))]
+            await until(lambda: worker.count("interact"))
+            while b'queue_depth{task="task"} 1' not in (await http.get(served.url[:-3] + "metrics")).content:
+                await asyncio.sleep(0)
+            began = time.monotonic()
+            served.process.send_signal(stop)
+            await asyncio.to_thread(served.process.wait, 5)
+            assert time.monotonic() - began < 2.0
+            codes = [error.code for error in await asyncio.gather(*calls, return_exceptions=True)]
+            assert codes == [ErrorCode.WORKER_LOST, ErrorCode.UNREACHABLE]
+            assert worker.live == set()
+        _, errors = served.process.communicate()
+        assert "Traceback" not in errors
+        assert "ERROR" not in errors
+
+
+async def test_a_client_that_hangs_up_leaves_no_session_behind(fake_worker, until):
+    worker = fake_worker
+    worker.start_gate.clear()
+    with Served("--port", "0") as served:
+        async with httpx.AsyncClient() as http:
+            await register(http, served.url, worker)
+            body = {"name": "task", "index": 0}
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post(f"{served.url}/start_sample", json=body, timeout=httpx.Timeout(5, read=0.2))
+            await until(lambda: worker.count("cancel_with_notice"))
+            worker.start_gate.set()
+            await until(lambda: worker.live == set())
 
 
 @pytest.mark.parametrize(
