@@ -137,7 +137,8 @@ class FakeWorker:
             connection.transport.abort()
 
     def _connections(self) -> list[Any]:
-        assert self._runner is not None and self._runner.server is not None
+        assert self._runner is not None
+        assert self._runner.server is not None
         return [each for each in self._runner.server.connections if each.transport is not None]
 
     async def start_sample(self, body: Any) -> web.Response:
