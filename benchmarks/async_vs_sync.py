@@ -31,7 +31,7 @@ _TASKS = Path(__file__).with_name("latency_tasks.py")
 async def main() -> None:
     arguments = _parse()
     rates: dict[str, list[float]] = {"async": [], "sync": []}
-    with tempfile.TemporaryDirectory() as folder, Progress() as progress:
+    with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         targets = [f"{_TASKS}:SlowGuess", f"{_TASKS}:SlowTrail"]
         async with LocalEnvironments(targets, root / "logs") as environments:
@@ -41,7 +41,8 @@ async def main() -> None:
                     for mode, max_lag in (("async", arguments.max_lag), ("sync", 0)):
                         run_dir = root / f"{mode}-{turn}"
                         config = _config(run_dir, environments.url, steps=arguments.steps, max_lag=max_lag)
-                        await run_trainer(config, run_dir, progress, client=client, resume=False)
+                        with Progress() as progress:
+                            await run_trainer(config, run_dir, progress, client=client, resume=False)
                         rates[mode].append(_rate(run_dir))
             await disconnect_ray()
     for mode, values in rates.items():
