@@ -31,6 +31,7 @@ class FakeWorker:
         late: route to how many of its next requests pass their deadline.
         hidden: live sessions that it does not list.
         list_gate: lists of sessions wait for it.
+        num_opened: how many sessions it has begun.
         num_lists: how often it was asked for one.
         dies_at: a request of this route is its last.
         closes: whether it keeps no connection open.
@@ -60,6 +61,7 @@ class FakeWorker:
         self.list_gate = asyncio.Event()
         self.list_gate.set()
         self.num_lists = 0
+        self.num_opened = 0
         self.closes = False
         self._known: dict[str, web.Response] = {}
         self._runner: web.AppRunner | None = None
@@ -145,6 +147,7 @@ class FakeWorker:
         if len(self.live) >= self.capacity:
             return web.json_response({"detail": "full"}, status=406)
         self.live.add(body["session_id"])
+        self.num_opened += 1
         return web.json_response(
             {"messages": [{"role": "user", "content": "go", "odd": [1]}], "tools": [], "status": "running"}
         )

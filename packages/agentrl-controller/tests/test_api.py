@@ -125,6 +125,21 @@ async def test_errors_of_every_kind_have_a_message_and_a_code(http):
         assert set(answer.json()) == {"message", "code"}
 
 
+async def test_a_fault_of_its_own_is_an_error_without_its_insides(controller, monkeypatch):
+    monkeypatch.setattr(controller.registry, "task", lambda name: 1 / 0)
+    transport = httpx.ASGITransport(controller.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://c/api/") as http:
+        for answer in (
+            await http.get("get_indices?name=task"),
+            await http.post("mark_stale", json={"name": "task", "worker_id": 1}),
+        ):
+            assert answer.status_code == 500
+            assert answer.json() == {
+                "message": "the controller failed with ZeroDivisionError; its log says where",
+                "code": "worker_failed",
+            }
+
+
 @pytest.mark.parametrize("header", ["9" * 5000, "-1", "x", "1.5", "²"])
 async def test_a_session_header_that_is_no_number_is_refused(http, header):
     answer = await http.post("interact", json=SAID, headers={"session_id": header.encode()})

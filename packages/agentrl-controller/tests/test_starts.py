@@ -36,6 +36,7 @@ async def test_a_start_whose_caller_leaves_is_cancelled_on_the_worker(agent, mak
     starting.cancel()
     await until(lambda: worker.count("cancel_with_notice"))
     worker.start_gate.set()
+    await until(lambda: worker.num_opened == 1)
     await until(lambda: agent.used == 0 and worker.live == set())
 
 
@@ -156,6 +157,7 @@ async def test_cancelling_a_session_that_is_being_started_reaches_the_worker(
         await asyncio.wait_for(starting, 5)
     assert caught.value.code is ErrorCode.CANCELLED
     worker.start_gate.set()  # Only now does the worker know the session; it must not keep it.
+    await until(lambda: worker.num_opened == 1)
     await until(lambda: agent.used == 0 and worker.live == set())
 
 

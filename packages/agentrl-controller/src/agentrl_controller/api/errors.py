@@ -63,8 +63,9 @@ async def no_route(request: Request, error: Exception) -> Response:
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """What nobody foresaw; the server logs where it came from."""
-    body = encode({"message": f"the controller failed: {error!r}", "code": ErrorCode.WORKER_FAILED})
+    """What nobody foresaw; the server logs it, the client need not know its insides."""
+    message = f"the controller failed with {type(error).__name__}; its log says where"
+    body = encode({"message": message, "code": ErrorCode.WORKER_FAILED})
     return answer(request, body, http_status=500)
 
 
