@@ -13,7 +13,10 @@ from agentrl_core.outcomes import Outcome, outcome_of
 from agentrl_core.rewards import RewardItem
 from agentrl_core.sessions import (
     CUSTOM_INDEX,
+    CLIENT_HEADER,
     DEADLINE_HEADER,
+    FINISH_HEADER,
+    ON_DEADLINE_HEADER,
     REQUEST_ID_HEADER,
     SESSION_HEADER,
     SESSION_HEADER_ALIAS,
@@ -32,7 +35,10 @@ from agentrl_core.trajectories import PolicyVersion, Segment, Trajectory, Turn
 
 __all__ = [
     "CUSTOM_INDEX",
+    "CLIENT_HEADER",
     "DEADLINE_HEADER",
+    "FINISH_HEADER",
+    "ON_DEADLINE_HEADER",
     "REQUEST_ID_HEADER",
     "SESSION_HEADER",
     "SESSION_HEADER_ALIAS",

@@ -30,6 +30,8 @@ class ErrorCode(StrEnum):
     """The caller's deadline passed before an answer came."""
     CANCELLED = "cancelled"
     """Somebody cancelled the session while the request waited."""
+    INTERNAL = "internal"
+    """The controller itself failed; its log says where."""
     UNREACHABLE = "unreachable"
     """No connection to the server; only the client reports this one."""
 

@@ -21,6 +21,12 @@ REQUEST_ID_HEADER = "X-Request-Id"
 """A repeated id gets the stored answer of the first request."""
 DEADLINE_HEADER = "X-Deadline-Ms"
 """Milliseconds that the caller is willing to wait from now on."""
+ON_DEADLINE_HEADER = "X-On-Deadline"
+"""What an exchange whose deadline passes does to its session: `continue` (the default) or `cancel`."""
+CLIENT_HEADER = "X-Client-Id"
+"""Who asks; starts of several clients get their turns fairly."""
+FINISH_HEADER = "X-Session-Finish"
+"""On a native worker's answers: `1` with a session's last one, else `0`."""
 
 SampleIndex = int | str
 """Identity of a sample within its task; -1 stands for a custom task."""
@@ -110,6 +116,11 @@ class Heartbeat(_Request):
     """Every sample of the task, the same list in the same order on each worker."""
     splits: dict[str, list[SampleIndex]] | None = None
     """Named subsets of `indices`, such as `train` and `test`."""
+    native: bool = False
+    """Whether the worker takes and gives the controller's own bodies (the session in a header, `FINISH_HEADER` on
+    answers) and answers a repeated request id as before. Published workers do not."""
+    instance: str | None = None
+    """Random identity of the worker's process; another one means that it began anew, without its sessions."""
 
 
 class WorkerInfo(BaseModel):

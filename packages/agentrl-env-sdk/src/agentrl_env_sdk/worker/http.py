@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl_core import (
     DEADLINE_HEADER,
+    FINISH_HEADER,
     REQUEST_ID_HEADER,
     SESSION_HEADER,
     SESSION_HEADER_ALIAS,
@@ -108,15 +109,17 @@ class _Api:
     async def start_sample(self, request: Request) -> Response:
         body = _Start.model_validate(await _json(request))
         self._check_name(body.name)
+        named = body.session_id
         session_id, exchange = await self._runner.start(
             body.index,
-            session_id=body.session_id,
+            session_id=named if named is not None else _header_id(request),
             custom_task=body.custom_task,
             seed=body.seed,
             request_id=request.headers.get(REQUEST_ID_HEADER),
             deadline_s=_deadline_s(request),
         )
-        return _answer(_wire(exchange), request, headers={SESSION_HEADER: str(session_id)})
+        headers = {SESSION_HEADER: str(session_id), **_finish(exchange)}
+        return _answer(_wire(exchange), request, headers=headers)
 
     async def interact(self, request: Request) -> Response:
         body = _Interact.model_validate(await _json(request))
@@ -131,7 +134,8 @@ class _Api:
         wire = _wire(exchange)
         # A controller names the session in the body and expects the answer below `env_out`; an agent that
         # comes without one names it in a header and expects the controller's flat answer.
-        return _answer(wire if named is None else {"session_id": session_id, "env_out": wire}, request)
+        content = wire if named is None else {"session_id": session_id, "env_out": wire}
+        return _answer(content, request, headers=_finish(exchange))
 
     async def cancel(self, request: Request) -> None:
         await self._runner.cancel(await self._named(request))
@@ -229,13 +233,20 @@ class _NoJsonError(SessionError):
 
 
 def _session_id(request: Request, named: SessionId | None) -> SessionId:
-    if named is not None:
-        return named
-    header = request.headers.get(SESSION_HEADER) or request.headers.get(SESSION_HEADER_ALIAS)
-    if header is None:
+    session_id = named if named is not None else _header_id(request)
+    if session_id is None:
         message = "name the session: `session_id` in the body, or the header of that name"
         raise SessionError(message, code=ErrorCode.BAD_REQUEST)
-    return int(header) if _is_number(header) else header
+    return session_id
+
+
+def _header_id(request: Request) -> SessionId | None:
+    header = request.headers.get(SESSION_HEADER) or request.headers.get(SESSION_HEADER_ALIAS)
+    return int(header) if header and _is_number(header) else header
+
+
+def _finish(exchange: Exchange) -> dict[str, str]:
+    return {FINISH_HEADER: "1" if exchange.finish else "0"}
 
 
 def _deadline_s(request: Request) -> float | None:

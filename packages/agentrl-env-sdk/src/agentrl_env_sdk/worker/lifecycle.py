@@ -6,6 +6,7 @@ import ipaddress
 import json
 import logging
 import random
+import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Worker:
         self._runner = runner
         self._config = config
         self._ready = ready
+        self._instance = secrets.token_hex(8)
         self._headers = {"Authorization": f"Bearer {config.token}"} if config.token else {}
 
     async def serve(self) -> None:
@@ -144,6 +146,8 @@ class Worker:
             concurrency=0 if draining else runner.concurrency,
             indices=[index for indices in splits.values() for index in indices],
             splits=splits,
+            native=True,
+            instance=self._instance,
         )
         return json.dumps(heartbeat.model_dump(mode="json") | {"optimum": runner.task.optimum}).encode()
 
