@@ -20,8 +20,14 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 CURRENT_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "httpx"]
 
+GENERATED = [f"agentrl_core.rpc.worker_stream_{kind}" for kind in ("pb2", "pb2_grpc")]
+"""What `proto` makes; it needs core's extra `grpc`."""
+
 PACKAGES = {
-    "agentrl-core": ["--forbid", "fastapi", "aiohttp", "torch", "ray", "--skip", "agentrl_core.client"],
+    "agentrl-core": [
+        *("--forbid", "fastapi", "aiohttp", "torch", "ray"),
+        *("--skip", "agentrl_core.client", *GENERATED),
+    ],
     "agentrl-env-sdk": ["--forbid", "torch", "ray"],
     "agentrl-controller": ["--forbid", "torch", "ray"],
     "agentrl-workers": [],
@@ -35,6 +41,7 @@ TEST_EXTRAS = {"agentrl-core": "client"}
 nox.options.sessions = [
     "lint",
     "types",
+    "proto",
     "contracts",
     *(f"tests-{CURRENT_PYTHON}({name})" for name in PACKAGES),
     "docs",
@@ -53,6 +60,21 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Static types of the five packages."""
     _workspace(session, "pyright", "--pythonpath", sys.executable)
+
+
+@nox.session(python=False)
+def proto(session: nox.Session) -> None:
+    """Makes the Python of the gRPC wire anew; fails where the committed code was another."""
+    source = ROOT / "packages" / "agentrl-core" / "src"
+    folder = source / "agentrl_core" / "rpc"
+    before = {path: path.read_bytes() for path in folder.glob("*_pb2*.py*")}
+    outputs = (f"--{kind}_out={source}" for kind in ("python", "pyi", "grpc_python"))
+    definitions = sorted(str(path) for path in folder.glob("*.proto"))
+    _workspace(session, "python", "-m", "grpc_tools.protoc", f"-I{source}", *outputs, *definitions)
+    after = {path: path.read_bytes() for path in folder.glob("*_pb2*.py*")}
+    changed = sorted(path.name for path in after if after[path] != before.get(path))
+    if changed:
+        session.error(f"{', '.join(changed)} did not match the .proto file and were made anew; commit them")
 
 
 @nox.session(python=False)
