@@ -8,8 +8,8 @@ from agentrl_controller import ControllerConfig, views
 from agentrl_controller.controller import Controller
 from agentrl_controller.conversations import MAX_BODY_BYTES, MAX_TEXT, Conversation, clip
 from agentrl_controller.history import POINT_S, SPAN_S, History, quantile
-from agentrl_controller.sessions import SessionState
-from agentrl_controller.transcripts import Entry, Transcripts
+from agentrl_controller.sessions import Session, SessionState
+from agentrl_controller.transcripts import Entry
 from agentrl_controller.views import SessionFilter, changes
 from agentrl_core import Heartbeat, SessionError
 
@@ -17,10 +17,7 @@ from agentrl_core import Heartbeat, SessionError
 @pytest.fixture
 def idle() -> Controller:
     """A controller that runs nothing."""
-    controller: Any = Controller(ControllerConfig())
-    if not hasattr(controller, "transcripts"):
-        controller.transcripts = Transcripts(max_bytes=2**20)
-    return controller
+    return Controller(ControllerConfig())
 
 
 def add_worker(controller: Controller, *, task: str = "task", port: int = 1, capacity: int = 10) -> Any:
@@ -33,10 +30,9 @@ def add_worker(controller: Controller, *, task: str = "task", port: int = 1, cap
 def add_sessions(controller: Controller, worker: Any, count: int, **changes: Any) -> list[Any]:
     added = []
     for n in range(count):
-        session = controller.sessions.add(task=worker.task, index=n, custom_task=None, worker=worker)
-        session.started = 1_000.0 + n
-        for name, value in changes.items():
-            setattr(session, name, value)
+        fields = {"started": 1_000.0 + n, "last_used": time.monotonic(), "custom_task": None, **changes}
+        session = Session(controller.sessions.new_id(), worker.task, n, worker=worker, **fields)
+        controller.sessions.add(session)
         added.append(session)
     return added
 
@@ -267,7 +263,7 @@ def test_a_session_is_shown_with_its_conversation_from_an_entry_on(idle):
         idle.transcripts.add(session.id, kind, b'{"messages":[],"reward":0.5}')
     view = views.session_detail(idle, session.id, Conversation(), epoch=0.0, first=1)
     assert (view["num_entries"], list(view["entries"]), view["reward"]) == (3, ["1", "2"], 1.0)
-    assert (view["rewards"], view["is_live"], view["is_whole"]) == ([0.5, 0.5], True, True)
+    assert (view["rewards"], view["is_live"], view["is_whole"]) == ([0.5], True, True)
     assert view["custom_task"] == '{"a":1}'
 
 

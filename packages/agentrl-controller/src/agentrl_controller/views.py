@@ -244,7 +244,7 @@ def session_detail(
         "first": first,
         "num_entries": len(rows),
         "reward": rows[-1]["total"] if rows else 0.0,
-        "rewards": [row["reward"] for row in rows if "reward" in row],
+        "rewards": [row["reward"] for row in rows if row["kind"] != "start" and "reward" in row],
         "entries": {str(n): row for n, row in enumerate(rows) if n >= first},
     }
 

@@ -14,7 +14,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from agentrl_controller import views
-from agentrl_controller.api.errors import answer
 from agentrl_controller.controller import Controller
 from agentrl_controller.conversations import Conversation
 from agentrl_controller.history import History
@@ -34,12 +33,8 @@ _GUARD = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_FRESH = {"Cache-Control": "no-store"}
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-
-
-def is_open_path(path: str) -> bool:
-    """Whether a path tells nothing about the controller, so that a browser without a token may load it."""
-    return path == "/" or path.startswith("/dashboard/")
 
 
 def add_dashboard(app: FastAPI, controller: Controller) -> None:
@@ -135,9 +130,7 @@ class _Dashboard:
         asset = self._assets.get(name)
         if asset is None:
             message = f"the dashboard has no file {name[:50]!r}"
-            return answer(
-                request, encode({"message": message, "code": ErrorCode.BAD_REQUEST}), http_status=404
-            )
+            return _json({"message": message, "code": ErrorCode.BAD_REQUEST}, http_status=404)
         headers = {**_GUARD, "ETag": asset.etag, "Cache-Control": "no-cache"}
         if request.headers.get("If-None-Match") == asset.etag:
             return Response(status_code=304, headers=headers)
@@ -145,23 +138,23 @@ class _Dashboard:
 
     async def overview(self, request: Request) -> Response:
         """Load, rates, latencies and tasks."""
-        return self._json(request, self._view_of(request, "overview"))
+        return self._shown(self._view_of(request, "overview"))
 
     async def workers(self, request: Request) -> Response:
         """Workers, found by `search`."""
-        return self._json(request, self._view_of(request, "workers"))
+        return self._shown(self._view_of(request, "workers"))
 
     async def sessions(self, request: Request) -> Response:
         """A page of sessions, found by `task`, `state`, `worker`, `search`; `cursor` and `limit` turn it."""
-        return self._json(request, self._view_of(request, "sessions"))
+        return self._shown(self._view_of(request, "sessions"))
 
     async def session(self, request: Request, session_id: str) -> Response:
         """A session and its conversation from the entry `first` on."""
-        return self._json(request, self._session_view(session_id, request.query_params.get("first")))
+        return self._shown(self._session_view(session_id, request.query_params.get("first")))
 
-    def _json(self, request: Request, view: Callable[[], View]) -> Response:
+    def _shown(self, view: Callable[[], View]) -> Response:
         self.begin()
-        return answer(request, encode({"now": self._now(), **view()}), headers=_GUARD | _FRESH)
+        return _json({"now": self._now(), **view()})
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: one of the views by `view` with its parameters, then what changes in it."""
@@ -220,7 +213,8 @@ class _Dashboard:
         return lambda: views.session_detail(controller, number, conversation, epoch=self._epoch, first=start)
 
 
-_FRESH = {"Cache-Control": "no-store"}
+def _json(content: dict[str, Any], *, http_status: int = 200) -> Response:
+    return Response(encode(content), http_status, _GUARD | _FRESH, media_type="application/json")
 
 
 def _event(content: dict[str, Any]) -> bytes:

@@ -21,6 +21,9 @@ export function onTokenNeeded(ask) {
   askForToken = ask;
 }
 
+/** Ask again for a token, since the one given is good for too little. */
+export const forgetToken = () => sessionStorage.removeItem(TOKEN);
+
 /** One dialog, however many requests were refused. */
 function ask(wasRefused) {
   asking ??= askForToken(wasRefused).then((token) => {

@@ -1,6 +1,6 @@
 // The page: which view is on screen, the stream behind it, what stands around it.
 
-import { Feed, onTokenNeeded } from "./api.js";
+import { Feed, forgetToken, onTokenNeeded } from "./api.js";
 import { empty, shortcuts, token } from "./dialogs.js";
 import { h, icon, setText } from "./dom.js";
 import { ago, clock, count } from "./format.js";
@@ -114,6 +114,7 @@ function settle(instead) {
 function refusal(error, query) {
   const again = h("button", { type: "button", class: "primary", onclick: () => follow(query) }, error.status === 401 ? "Enter the token" : "Try again");
   if (error.status === 401) return empty("Locked", h("p", {}, "This controller shows itself to those who know its token."), again);
+  if (error.status === 403) return empty("This token does not open it", h("p", {}, error.message), h("button", { type: "button", class: "primary", onclick: () => { forgetToken(); follow(query); } }, "Enter another token"));
   if (error.code === "unknown_session") return empty("This session is not known", h("p", {}, "It never was, or it ended too long ago to be kept."), h("a", { class: "button", href: lastSessions }, "To the sessions"));
   return empty("The controller refused this", h("p", {}, error.message), again);
 }

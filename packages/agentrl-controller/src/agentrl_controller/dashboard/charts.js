@@ -40,10 +40,11 @@ function area(run, x, y, floor) {
 
 /** Quarter of an hour of one or more series, with a read-out that follows pointer and arrow keys. */
 export class LineChart {
-  constructor({ title, series, format }) {
+  constructor({ title, series, format, tick = format }) {
     this.title = title;
     this.series = series;
     this.format = format;
+    this.tick = tick;
     this.points = [];
     this.cursor = null;
     this.width = 0;
@@ -128,7 +129,7 @@ export class LineChart {
     return [0, 0.5, 1].flatMap((share) => {
       const at = Math.round(y(top * share)) + 0.5;
       const line = s("path", { class: share ? "grid" : "grid floor", d: `M0 ${at}H${this.width}` });
-      return share ? [line, s("text", { x: 0, y: at + 12 }, this.format(top * share))] : [line];
+      return share ? [line, s("text", { x: 0, y: at + 13 }, this.tick(top * share))] : [line];
     });
   }
 

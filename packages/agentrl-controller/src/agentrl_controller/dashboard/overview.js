@@ -7,6 +7,11 @@ import { count, duration, plural, rate } from "./format.js";
 import { Rows } from "./keys.js";
 import { bar, setBar } from "./widgets.js";
 
+const NUMBERS = new Set(["Waiting", "Samples"]);
+
+/** Durations without the zeros that a scale has no use for. */
+const round = (seconds) => duration(seconds).replace(/\.0+(?= )/, "");
+
 class Tile {
   constructor(label, key) {
     this.key = key;
@@ -33,7 +38,7 @@ export function overview() {
   };
   const charts = [
     new LineChart({ title: "Requests a second", format: rate, series: [{ key: "requests_per_s", label: "Requests", tone: "c1", filled: true }, { key: "errors_per_s", label: "Errors", tone: "c4" }] }),
-    new LineChart({ title: "Time of a turn", format: duration, series: [{ key: "interact_p99_s", label: "p99", tone: "c2" }, { key: "interact_p50_s", label: "p50", tone: "c1" }, { key: "worker_p50_s", label: "Worker’s part, p50", tone: "c3 dashed" }] }),
+    new LineChart({ title: "Time of a turn", format: duration, tick: round, series: [{ key: "interact_p99_s", label: "p99", tone: "c2" }, { key: "interact_p50_s", label: "p50", tone: "c1" }, { key: "worker_p50_s", label: "in the worker, p50", tone: "c3 dashed" }] }),
     new LineChart({ title: "Sessions", format: (value) => count(value === undefined || value === null ? value : Math.round(value)), series: [{ key: "live", label: "Live", tone: "c1", filled: true }, { key: "waiting", label: "Waiting", tone: "c2" }] }),
   ];
   const tasks = taskTable();
@@ -81,7 +86,7 @@ function latencyNote(workerS) {
 function taskTable() {
   const body = h("tbody");
   const element = h("div", { class: "table panel" }, h("table", { "aria-labelledby": "tasks" },
-    h("thead", {}, h("tr", {}, ["Task", "Workers", "Slots used", "Waiting", "Samples", ""].map((name) => h("th", { scope: "col" }, name)))), body));
+    h("thead", {}, h("tr", {}, ["Task", "Workers", "Slots used", "Waiting", "Samples", ""].map((name) => h("th", { scope: "col", class: NUMBERS.has(name) ? "number" : null }, name)))), body));
   const rows = new Keyed(body, {
     create: (task) => {
       const cells = { workers: h("td"), load: bar(), waiting: h("td", { class: "number" }), samples: h("td", { class: "number" }) };
@@ -96,6 +101,7 @@ function taskTable() {
       const { workers, load, waiting, samples } = row.cells_;
       setText(workers, workersText(task));
       setBar(load, task.used, task.capacity, `slots of ${task.name}`);
+      load.toggleAttribute("data-short", task.waiting > 0);
       setText(waiting, count(task.waiting));
       waiting.classList.toggle("warn", task.waiting > 0);
       setText(samples, count(task.num_samples));

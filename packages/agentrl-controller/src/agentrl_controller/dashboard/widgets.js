@@ -40,7 +40,6 @@ export function bar() {
 export function setBar(node, used, whole, what) {
   const share = whole > 0 ? Math.min(1, used / whole) : used > 0 ? 1 : 0;
   node.querySelector(".fill").style.width = `${share * 100}%`;
-  setAttribute(node, "data-full", share > 0.999 && used > 0);
   setAttribute(node, "aria-valuenow", used);
   setAttribute(node, "aria-valuemax", whole);
   setAttribute(node, "aria-label", `${used} of ${whole} ${what}`);
