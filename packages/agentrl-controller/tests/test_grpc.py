@@ -216,6 +216,17 @@ async def test_a_repeated_heartbeat_is_not_read_anew(host, worker):
     assert (first["concurrency"], third["concurrency"]) == (4, 5)
 
 
+async def test_workers_of_a_task_share_one_list_of_indices(host, worker):
+    second, third = StreamWorker(host.port, worker_id="w2"), StreamWorker(host.port, worker_id="w3")
+    await second.beat(host)
+    await third.beat(host, indices=[pb.TaskIndex(int_value=0)])
+    lists = [fields["indices"] for fields in host.beats]
+    assert lists == [[0, 1, 2], [0, 1, 2], [0]]
+    assert lists[1] is lists[0]
+    await second.close()
+    await third.close()
+
+
 async def test_calls_go_out_as_requests_and_answers_come_back(host, worker):
     (start,) = spawn(host.send(worker, "start_sample", body=b'{"index":1}', timeout_s=2.0, deadline_s=1.5))
     request = await worker.read()
@@ -296,7 +307,7 @@ async def test_a_worker_that_closes_its_end_is_gone(host, worker):
     await worker.read()
     await worker.stream.done_writing()
     assert isinstance(await outcome(call), WorkerError)
-    assert await asyncio.wait_for(host.lost.get(), 5) == ("grpc://w1", "it closed its stream")
+    assert await asyncio.wait_for(host.lost.get(), 5) == ("grpc://w1", "its stream ended")
     assert (await worker.ending())[0] is grpc.StatusCode.OK
 
 

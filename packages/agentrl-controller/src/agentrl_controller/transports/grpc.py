@@ -8,6 +8,7 @@ A stream has one reader and one writer however many requests it carries; a reque
 """
 
 import asyncio
+import hashlib
 import itertools
 import json
 import logging
@@ -22,7 +23,7 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from agentrl_controller.transports.base import Call, WorkerError, WorkerReply
-from agentrl_core import AgentRLError, ConfigError, ErrorCode, SessionError
+from agentrl_core import AgentRLError, ConfigError, ErrorCode, SampleIndex, SessionError
 from agentrl_core.rpc import ADDRESS_SCHEME, MAX_MESSAGE_BYTES
 from agentrl_core.rpc.worker_stream_pb2 import DESCRIPTOR, ReceiveHeartbeatRequest, WorkerStreamEnvelope
 
@@ -43,6 +44,10 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+    (
+        "grpc.http2.ping_timeout_ms",
+        _KEEPALIVE_MS,
+    ),  # Else a probe of the bandwidth holds back this one for 60 s.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", _SHORTEST_PROBE_MS),
@@ -173,7 +178,7 @@ class GrpcTransport:
 
     def _beat(self, stream: "_Stream", beat: ReceiveHeartbeatRequest) -> None:
         try:
-            fields = stream.fields(beat)
+            fields = stream.fields(beat, share=self._share)
             self._heartbeat(fields)
         except (SessionError, ValueError) as error:
             stream.end(StatusCode.INVALID_ARGUMENT, str(error))
@@ -186,6 +191,10 @@ class GrpcTransport:
         stream.belong(address)
         if other is not None:
             other.end(StatusCode.ABORTED, "another stream of the same worker took its place")
+
+    def _share(self, indices: list[SampleIndex]) -> list[SampleIndex]:
+        """The same list as another worker has it, so that a hundred of them do not hold it each."""
+        return next((known for s in self._streams.values() if (known := s.indices) == indices), indices)
 
 
 class _Stream:
@@ -218,7 +227,7 @@ class _Stream:
         self._queue: deque[tuple[WorkerStreamEnvelope, int, Waiter | None]] = deque()
         self._queued_bytes = 0
         self._wake: asyncio.Future[None] | None = None
-        self._last_beat = b""
+        self._beat_digest = b""
         self._fields: dict[str, Any] = {}
         self._ended: asyncio.Future[tuple[StatusCode, str]] = loop.create_future()
         self.address: str | None = None
@@ -283,18 +292,29 @@ class _Stream:
             _fail(waiter, WorkerError(f"{name} broke off: {reason}"))
         self._leave(self, reason)
 
-    def fields(self, beat: ReceiveHeartbeatRequest) -> dict[str, Any]:
+    @property
+    def indices(self) -> list[SampleIndex]:
+        """What its last heartbeat listed."""
+        return self._fields.get("indices", [])
+
+    def fields(
+        self,
+        beat: ReceiveHeartbeatRequest,
+        *,
+        share: Callable[[list[SampleIndex]], list[SampleIndex]],
+    ) -> dict[str, Any]:
         """The fields of a JSON heartbeat; 100,000 indices are not read anew every few seconds.
 
         Raises:
             ValueError: it names no worker, another one than before, or splits that are no JSON.
         """
-        data = beat.SerializeToString()
-        if data != self._last_beat:
+        digest = hashlib.blake2b(beat.SerializeToString()).digest()
+        if digest != self._beat_digest:
             if not beat.id or self.address not in (None, ADDRESS_SCHEME + beat.id):
                 raise ValueError(f"`id` must name one worker for the whole stream, got {beat.id[:100]!r}")
-            self._fields = _fields(beat)
-            self._last_beat = data
+            fields = _fields(beat)
+            fields["indices"] = share(fields["indices"])
+            self._fields, self._beat_digest = fields, digest
         return self._fields
 
     def _check_room(self, size: int) -> None:
@@ -345,7 +365,7 @@ class _Stream:
             _log.exception("the stream of %s ends by a fault of the controller", self.address or "a worker")
             self.end(StatusCode.INTERNAL, f"a fault of the controller: {type(error).__name__}")
         else:
-            self.end(StatusCode.OK, "it closed its stream")
+            self.end(StatusCode.OK, "its stream ended")
 
 
 def _request(call: Call, envelope_id: str) -> WorkerStreamEnvelope:
