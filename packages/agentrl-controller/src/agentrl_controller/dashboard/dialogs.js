@@ -33,7 +33,7 @@ export async function confirm({ title, text, action, danger = true }) {
 
 /** Ask for the token. */
 export function token(wasRefused) {
-  const field = h("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "token-note" });
+  const field = h("input", { type: "password", id: "token", name: "token", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "token-note" });
   const form = h("form", {
     onsubmit: (event) => {
       event.preventDefault();
@@ -43,7 +43,7 @@ export function token(wasRefused) {
   h("h2", {}, "This controller asks for a token"),
   h("p", { id: "token-note" }, wasRefused ? h("strong", { class: "bad" }, "That token was refused. ") : null,
     "It was given to the controller by --token or AGENTRL_TOKEN. This tab keeps it until it is closed."),
-  h("label", { class: "field" }, h("span", {}, "Token"), field),
+  h("div", { class: "field" }, h("label", { for: "token" }, "Token"), field),
   h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Unlock")));
   return show(form, { label: "Token" });
 }

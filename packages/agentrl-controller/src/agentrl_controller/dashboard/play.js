@@ -18,19 +18,18 @@ export function start(page) {
   const samples = h("datalist", { id: "samples" });
   const seed = h("input", { name: "seed", type: "number", step: "1", placeholder: "chosen by the task" });
   const custom = h("textarea", { name: "custom", rows: "3", class: "mono", spellcheck: "false", placeholder: '{"question": "…"}' });
-  const hint = h("small");
+  const hint = h("span");
   const go = h("button", { type: "submit", class: "primary" }, "Start");
   const stop = h("button", { type: "button", hidden: true, onclick: () => waiting?.abort() }, "Stop waiting");
   const dice = h("button", { type: "button", "aria-label": "Some sample", title: "Some sample", onclick: () => { index.value = some(tasks[task.value]); } }, icon("dice"));
   let tasks = {};
   let waiting = null;
 
-  const form = h("form", { class: "panel start", onsubmit: (event) => { event.preventDefault(); begin(); } },
+  const form = h("form", { class: "panel setup", onsubmit: (event) => { event.preventDefault(); begin(); } },
     field("Task", task),
-    h("div", { class: "field" }, h("label", { for: "index" }, "Sample"), h("div", { class: "joined" }, index, dice), hint, samples),
+    field("Sample", index, hint, dice), samples,
     h("details", { class: "fold" }, h("summary", {}, "A seed, or a sample of your own"), field("Seed", seed), field("Custom sample", custom, "JSON that the task understands; it takes the place of the sample above.")),
     h("div", { class: "buttons" }, stop, go));
-  index.id = "index";
   const nothing = empty("No task to play", h("p", {}, "Serve one, and it can be played here."), command(`agentrl-env serve my_task.py --controller ${new URL("api", document.baseURI)}`));
   task.addEventListener("change", () => choose());
 

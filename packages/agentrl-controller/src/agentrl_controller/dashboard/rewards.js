@@ -9,13 +9,15 @@ const MAX_BARS = 60;
 
 export class Rewards {
   constructor() {
+    this.label = h("dt");
     this.total = h("dd", { class: "value" });
     this.note = h("dd", { class: "note" });
     this.svg = s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-    this.element = h("div", { class: "rewards panel" }, h("dl", { class: "tile" }, h("dt", {}, "Reward so far"), this.total, this.note), this.svg);
+    this.element = h("div", { class: "rewards panel" }, h("dl", { class: "tile" }, this.label, this.total, this.note), this.svg);
   }
 
-  show({ reward, rewards }) {
+  show({ reward, rewards, is_live: isLive }) {
+    setText(this.label, isLive ? "Reward so far" : "Reward");
     setText(this.total, decimal(reward));
     this.total.classList.toggle("bad", reward < 0);
     setText(this.note, noteOf(rewards));

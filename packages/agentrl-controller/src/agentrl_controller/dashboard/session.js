@@ -40,7 +40,8 @@ export function session(page) {
     render(view) {
       first = view.first;
       setState(state, view.state);
-      cancel.disabled = !view.is_live || view.state === "cancelling";
+      cancel.hidden = !view.is_live;
+      cancel.disabled = view.state === "cancelling";
       setText(note, noteOf(view));
       note.hidden = note.textContent === "";
       earlier.hidden = first === 0;

@@ -58,7 +58,13 @@ export function setTime(node, at) {
   node.dateTime = new Date(at * 1000).toISOString();
 }
 
-/** A field with its label. */
-export function field(label, control, hint) {
-  return h("label", { class: "field" }, h("span", {}, label), control, hint ? h("small", {}, hint) : null);
+let fields = 0;
+
+/** A field with its label, and a hint that describes it without being part of its name. */
+export function field(label, control, hint, beside = null) {
+  const id = `field-${(fields += 1)}`;
+  control.id = id;
+  if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
+  return h("div", { class: "field" }, h("label", { for: id }, label), beside ? h("div", { class: "joined" }, control, beside) : control,
+    hint ? h("small", { id: `${id}-hint` }, hint) : null);
 }
