@@ -19,13 +19,15 @@ class FakeWorker:
 
     Attributes:
         live: sessions that hold a slot.
-        seen: route, body and headers of each request.
+        seen: route, body with its session and headers of each request.
+        bodies: the bodies as they came.
         gate: interactions wait for it.
         start_gate: starts wait for it.
         fail: route to (HTTP status, detail) that it answers.
         notice: called with each cancelled session; None keeps quiet.
         finish_at: the turn that ends a session.
-        replays: whether it echoes request ids and answers repeated ones as before.
+        replays: whether it is native: it takes the controller's own bodies and answers repeated request ids as
+            before.
         broken: route to how many of its next requests are read and then cut off.
         replies: route to the raw body that it answers.
         late: route to how many of its next requests pass their deadline.
@@ -37,11 +39,12 @@ class FakeWorker:
         closes: whether it keeps no connection open.
     """
 
-    def __init__(self, *, capacity: int = 2, name: str = "task") -> None:
+    def __init__(self, *, capacity: int = 2, name: str = "task", replays: bool = False) -> None:
         self.capacity = capacity
         self.name = name
         self.live: set[int] = set()
         self.seen: list[tuple[str, Any, Any]] = []
+        self.bodies: list[str] = []
         self.gate = asyncio.Event()
         self.start_gate = asyncio.Event()
         self._open = asyncio.Event()
@@ -52,7 +55,7 @@ class FakeWorker:
         self.notice: Any = None
         self.turns = itertools.count(1)
         self.finish_at = 10**9
-        self.replays = False
+        self.replays = replays
         self.broken: dict[str, int] = {}
         self.replies: dict[str, str] = {}
         self.late: dict[str, int] = {}
@@ -88,6 +91,9 @@ class FakeWorker:
     def _wrap(self, route: str) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
             body = await request.json()
+            self.bodies.append(await request.text())
+            if "session_id" in request.headers:
+                body["session_id"] = int(request.headers["session_id"])
             self.seen.append((route, body, request.headers))
             if route == self.dies_at:
                 await self.die(request)
@@ -166,7 +172,9 @@ class FakeWorker:
             "reward": 0.5,
             "metric": {"score": 1.0},
         }
-        return web.json_response({"session_id": body["session_id"], "env_out": reply})
+        return web.json_response(
+            reply if self.replays else {"session_id": body["session_id"], "env_out": reply}
+        )
 
     async def cancel_with_notice(self, body: Any) -> web.Response:
         if body["session_id"] not in self.live:
@@ -188,6 +196,7 @@ class FakeWorker:
             "concurrency": self.capacity,
             "indices": [0, 1, 2, 3],
             "splits": {"train": [0, 1], "test": [2, 3]},
+            "native": self.replays,
         }
         return controller.heartbeat(Heartbeat.model_validate(fields | changes))
 
@@ -208,7 +217,8 @@ class Agent:
 
     async def interact(self, session_id: int, **options: Any) -> Any:
         """Returns the parsed answer."""
-        return json.loads(await self._controller.interact(session_id, {"messages": self.SAID}, **options))
+        body = json.dumps({"messages": self.SAID}).encode()
+        return json.loads(await self._controller.interact(session_id, body, **options))
 
     @property
     def used(self) -> int:

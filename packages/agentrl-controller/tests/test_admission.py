@@ -8,15 +8,12 @@ from agentrl_controller.admission import Admission, Ticket
 from agentrl_core import ErrorCode, SessionError, StartRequest
 
 
-def ticket(task="t", index=0):
-    return Ticket(StartRequest(name=task, index=index), index)
+def ticket(task="t", index=0, client=""):
+    return Ticket(StartRequest(name=task, index=index), index, client)
 
 
 def serve(admission, task="t"):
-    head = admission.head(task)
-    if head is not None:
-        admission.leave(head)
-    return head
+    return admission.next(task, lambda client: True)
 
 
 async def test_first_come_first_served():
@@ -40,7 +37,7 @@ async def test_tasks_do_not_wait_for_each_other():
     admission = Admission(max_queue=10)
     slow = ticket("slow")
     admission.enter(slow)
-    assert admission.head("fast") is None
+    assert serve(admission, "fast") is None
     assert (admission.depth("slow"), admission.depth("fast")) == (1, 0)
 
 
@@ -98,4 +95,60 @@ async def test_a_caller_that_went_away_is_passed_over():
     admission.enter(gone)
     admission.enter(next_one)
     gone.granted.cancel()
-    assert admission.head("t") is next_one
+    assert serve(admission) is next_one
+
+
+async def test_clients_take_turns_by_weight_and_keep_their_own_order():
+    admission = Admission(max_queue=100, client_weights={"big": 2.0})
+    tickets = {name: [ticket(client=name) for _ in range(4)] for name in ("big", "small")}
+    for name in ("big", "small"):
+        for each in tickets[name]:
+            admission.enter(each)
+    served = [serve(admission) for _ in range(8)]
+    # Smooth weighted round robin of 2 to 1, by hand: credits (2,1), (1,2), (3,0) ... until big has run dry.
+    assert [each.client for each in served] == [
+        "big",
+        "small",
+        "big",
+        "big",
+        "small",
+        "big",
+        "small",
+        "small",
+    ]
+    for name in ("big", "small"):
+        assert [each for each in served if each.client == name] == tickets[name]
+
+
+async def test_a_client_at_its_limit_holds_nobody_up():
+    admission = Admission(max_queue=100)
+    held, other = ticket(client="held"), ticket(client="other")
+    admission.enter(held)
+    admission.enter(other)
+    assert admission.next("t", lambda client: client != "held") is other
+    assert admission.next("t", lambda client: client != "held") is None
+    assert admission.depth("t") == 1
+
+
+async def test_tasks_take_turns_where_they_compete():
+    admission = Admission(max_queue=100, task_weights={"a": 3.0})
+    for task in ("a", "b"):
+        for _ in range(8):
+            admission.enter(ticket(task))
+    turns = []
+    for _ in range(8):
+        turns.append(admission.task_in_turn(lambda task: True))
+        admission.next(turns[-1], lambda client: True)
+    assert (turns.count("a"), turns.count("b")) == (6, 2)
+    assert admission.task_in_turn(lambda task: task == "b") == "b"
+    assert admission.task_in_turn(lambda task: False) is None
+
+
+async def test_a_place_in_line_counts_the_turns_of_the_others():
+    admission = Admission(max_queue=100)
+    many = [ticket(client="many") for _ in range(5)]
+    one = ticket(client="one")
+    for each in (*many, one):
+        admission.enter(each)
+    assert admission.position(one) == 1
+    assert [admission.position(each) for each in many] == [1, 3, 4, 5, 6]

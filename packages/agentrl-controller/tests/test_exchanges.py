@@ -17,8 +17,7 @@ async def test_a_broken_connection_costs_one_session_and_not_its_neighbours(agen
 
 
 async def test_a_worker_that_replays_is_asked_again_over_a_new_connection(agent, make_worker):
-    worker = await make_worker()
-    worker.replays = True
+    worker = await make_worker(replays=True)
     session_id, _ = await agent.start()
     worker.broken["interact"] = 2
     answer = await agent.interact(session_id)
@@ -44,8 +43,7 @@ async def test_an_exchange_outlives_its_caller_and_nothing_shifts(agent, make_wo
 
 
 async def test_a_workers_own_deadline_is_not_the_end_of_the_session(agent, make_worker, until):
-    worker = await make_worker()
-    worker.replays = True
+    worker = await make_worker(replays=True)
     session_id, _ = await agent.start()
     worker.late["interact"] = 2
     answer = await agent.interact(session_id, request_id="a")
@@ -116,7 +114,8 @@ async def test_the_last_answer_of_a_finished_session_can_be_had_again(agent, mak
 async def test_what_a_request_holds_beside_its_messages_goes_through(controller, agent, make_worker):
     worker = await make_worker()
     session_id, _ = await agent.start()
-    await controller.interact(session_id, {"messages": [], "session_id": 7, "new": {"field": 1}})
+    body = b'{"messages": [], "session_id": 7, "new": {"field": 1}}'
+    await controller.interact(session_id, body)
     assert worker.seen[-1][1] == {"messages": [], "session_id": session_id, "new": {"field": 1}}
 
 
@@ -124,7 +123,29 @@ async def test_a_machine_without_descriptors_says_so_and_loses_nothing(agent, ma
     worker = await make_worker()
     worker.closes = True
     session_id, _ = await agent.start()
+    await agent.interact(session_id)
     with no_descriptors(), pytest.raises(SessionError, match="cannot open more connections") as caught:
         await agent.interact(session_id, request_id="a")
     assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.NO_CAPACITY, 1.0)
-    assert (await agent.interact(session_id, request_id="a"))["messages"][0]["content"] == "answer 1"
+    assert (await agent.interact(session_id, request_id="a"))["messages"][0]["content"] == "answer 2"
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"messages": {}}', b"[]", b"{", b""])
+async def test_what_is_no_message_changes_nothing(controller, agent, make_worker, body):
+    worker = await make_worker()
+    session_id, _ = await agent.start()
+    with pytest.raises(SessionError, match="must be a list|is no JSON") as caught:
+        await controller.interact(session_id, body)
+    assert caught.value.code is ErrorCode.BAD_REQUEST
+    assert worker.count("interact") == 0
+    assert (await agent.interact(session_id))["messages"][0]["content"] == "answer 1"
+
+
+async def test_a_native_worker_gets_bodies_as_they_are(controller, agent, make_worker):
+    worker = await make_worker(replays=True)
+    session_id, _ = await agent.start()
+    await controller.interact(session_id, b'{"messages": [], "new": {"field": 1}}', request_id="r")
+    route, body, headers = worker.seen[-1]
+    assert (route, body) == ("interact", {"messages": [], "new": {"field": 1}, "session_id": session_id})
+    assert (headers["session_id"], headers["X-Request-Id"]) == (str(session_id), "r")
+    assert "session_id" not in worker.bodies[-1]

@@ -6,19 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_controller import ControllerConfig
+from agentrl_controller.admission import Ticket
+from agentrl_controller.journal import Journal
 from agentrl_controller.pool import Pool
 from agentrl_controller.sessions import SessionState
+from agentrl_controller.statistics import Statistics
+from agentrl_controller.store import MemoryStore
 from agentrl_core import ErrorCode, Heartbeat, SessionError, StartRequest, WorkerStatus
 
 
-def beat(number, capacity):
+def beat(number, capacity, *, task="t"):
     address = f"http://w{number}/api"
-    return Heartbeat(name="t", address=address, concurrency=capacity, indices=[0])
+    return Heartbeat(name=task, address=address, concurrency=capacity, indices=[0])
 
 
-def take(pool, *, wait_s=60.0, again=False, **fields):
-    request = StartRequest(name="t", index=0, **fields)
-    return asyncio.create_task(pool.take(request, index=0, end=time.monotonic() + wait_s, again=again))
+def make_pool(**settings):
+    return Pool(ControllerConfig(**settings), Journal(MemoryStore()), Statistics())
+
+
+def take(pool, *, wait_s=60.0, again=False, client="", task="t", **fields):
+    ticket = Ticket(StartRequest(name=task, index=0, **fields), 0, client)
+    return asyncio.create_task(pool.take(ticket, end=time.monotonic() + wait_s, again=again))
 
 
 async def settle():
@@ -62,7 +70,7 @@ class Play:
     """A pool, those who wait for a slot and those who have one."""
 
     def __init__(self):
-        self.pool = Pool(ControllerConfig(max_queue=100))
+        self.pool = make_pool(max_queue=100)
         self.pool.heartbeat(beat(0, 2))
         self.waiting, self.seated = [], []
 
@@ -118,7 +126,7 @@ def pick(items, number):
 
 
 async def test_a_turn_that_comes_as_its_caller_leaves_goes_to_the_next():
-    pool = Pool(ControllerConfig())
+    pool = make_pool()
     pool.heartbeat(beat(0, 1))
     holder = await take(pool)
     leaving, staying = take(pool), take(pool)
@@ -131,7 +139,7 @@ async def test_a_turn_that_comes_as_its_caller_leaves_goes_to_the_next():
 
 
 async def test_who_gets_no_slot_in_time_learns_how_the_workers_are():
-    pool = Pool(ControllerConfig())
+    pool = make_pool()
     for number in range(5):
         pool.heartbeat(beat(number, 1))
     pool.lose_worker(pool.registry.worker("t", 1), WorkerStatus.DEAD, "it refuses connections")
@@ -142,7 +150,7 @@ async def test_who_gets_no_slot_in_time_learns_how_the_workers_are():
         await take(pool, wait_s=0.01)
     assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.NO_CAPACITY, 1.0)
     assert str(caught.value) == (
-        "no slot of `t` came free within 0.0 s; "
+        "no slot of `t` came free within 0.0 s at place 1 of 1; "
         "worker 1 DEAD with 0 of 1 slots taken: it refuses connections; "
         "worker 2 ALIVE with 0 of 1 slots taken (drained); "
         "worker 3 ALIVE with 1 of 1 slots taken; 2 more"
@@ -150,7 +158,7 @@ async def test_who_gets_no_slot_in_time_learns_how_the_workers_are():
 
 
 async def test_a_groups_sessions_stay_together_among_equals():
-    pool = Pool(ControllerConfig())
+    pool = make_pool()
     for number in range(2):
         pool.heartbeat(beat(number, 10))
     first, second = await take(pool, group_id="a"), await take(pool, group_id="b")
@@ -161,7 +169,7 @@ async def test_a_groups_sessions_stay_together_among_equals():
 
 
 async def test_those_in_line_for_a_task_without_workers_are_told():
-    pool = Pool(ControllerConfig(forget_s=0.01))
+    pool = make_pool(forget_s=0.01)
     worker = pool.heartbeat(beat(0, 0))
     waiting = take(pool)
     await settle()
@@ -174,7 +182,7 @@ async def test_those_in_line_for_a_task_without_workers_are_told():
 
 
 async def test_a_worker_that_said_it_is_full_is_passed_over_until_it_has_room():
-    pool = Pool(ControllerConfig())
+    pool = make_pool()
     big, small = pool.heartbeat(beat(0, 9)), pool.heartbeat(beat(1, 1))
     first = await take(pool)
     assert first.worker is big
@@ -186,3 +194,46 @@ async def test_a_worker_that_said_it_is_full_is_passed_over_until_it_has_room():
     assert not waiting.done()
     pool.end(first, SessionState.FINISHED)
     assert (await asyncio.wait_for(waiting, 5)).worker is big
+
+
+async def test_limits_hold_starts_in_line_until_one_of_their_own_ends():
+    pool = make_pool(max_client_sessions={"a": 1, "*": 2}, max_task_sessions={"u": 1})
+    pool.heartbeat(beat(0, 9))
+    pool.heartbeat(beat(0, 9, task="u"))
+    first, second = take(pool, client="a"), take(pool, client="a")
+    others = [take(pool, client="b") for _ in range(3)]
+    await settle()
+    assert [task.done() for task in (first, second, *others)] == [True, False, True, True, False]
+    u_first, u_second = take(pool, client="c", task="u"), take(pool, client="d", task="u")
+    await settle()
+    assert (u_first.done(), u_second.done()) == (True, False)
+    pool.end(first.result(), SessionState.LOST)
+    await settle()
+    assert (second.done(), others[2].done()) == (True, False)
+    pool.end(u_first.result(), SessionState.LOST)
+    await settle()
+    assert u_second.done()
+    with pytest.raises(SessionError, match="the limits of task `t` or client `a` are reached"):
+        await take(pool, client="a", wait_s=0.01)
+
+
+async def test_tasks_share_one_limit_fairly():
+    pool = make_pool(max_sessions=2, task_weights={"t": 1.0, "u": 1.0})
+    pool.heartbeat(beat(0, 9))
+    pool.heartbeat(beat(0, 9, task="u"))
+    running = [await take(pool), await take(pool)]
+    waiting = [take(pool) for _ in range(4)] + [take(pool, task="u") for _ in range(4)]
+    await settle()
+    assert not any(task.done() for task in waiting)
+    served = []
+    while len(served) < 4:
+        pool.end(running.pop(0), SessionState.FINISHED)
+        await settle()
+        (task,) = [task for task in waiting if task.done()]
+        waiting.remove(task)
+        running.append(task.result())
+        served.append(task.result().task)
+    assert sorted(served) == ["t", "t", "u", "u"]
+    assert len(pool.sessions.live) == 2
+    for task in waiting:
+        task.cancel()

@@ -1,5 +1,6 @@
 import pytest
 
+from agentrl_controller.addresses import AllowList
 from agentrl_controller.registry import Registry, sample_of
 from agentrl_core import ErrorCode, Heartbeat, SessionError, WorkerStatus
 
@@ -10,7 +11,7 @@ def beat(address="http://w1/api", **fields):
 
 
 def test_a_worker_is_known_by_its_address():
-    registry = Registry()
+    registry = Registry(AllowList())
     first = registry.heartbeat(beat(), now=0.0)
     again = registry.heartbeat(beat(concurrency=5), now=3.0)
     other = registry.heartbeat(beat("http://w2/api"), now=3.0)
@@ -21,7 +22,7 @@ def test_a_worker_is_known_by_its_address():
 
 
 def test_workers_of_a_task_send_the_same_indices():
-    registry = Registry()
+    registry = Registry(AllowList())
     registry.heartbeat(beat(), now=0.0)
     with pytest.raises(SessionError, match="differ from those of other workers of `t`"):
         registry.heartbeat(beat("http://w2/api", indices=[1, 0]), now=0.0)
@@ -30,7 +31,7 @@ def test_workers_of_a_task_send_the_same_indices():
 
 
 def test_silence_is_noticed_and_a_return_begins_anew():
-    registry = Registry()
+    registry = Registry(AllowList())
     worker = registry.heartbeat(beat(), now=0.0)
     assert registry.silent(now=10.0, lease_s=11.0) == []
     assert registry.silent(now=11.5, lease_s=11.0) == [worker]
@@ -41,7 +42,7 @@ def test_silence_is_noticed_and_a_return_begins_anew():
 
 
 def test_lost_workers_and_their_tasks_are_forgotten_in_time():
-    registry = Registry()
+    registry = Registry(AllowList())
     registry.heartbeat(beat(), now=0.0).status = WorkerStatus.DEAD
     registry.forget(now=100.0, forget_s=300.0)
     assert "t" in registry.tasks
@@ -52,7 +53,7 @@ def test_lost_workers_and_their_tasks_are_forgotten_in_time():
 
 
 def test_a_number_means_a_position_where_all_indices_are_texts():
-    registry = Registry()
+    registry = Registry(AllowList())
     registry.heartbeat(beat(indices=["a", "b"]), now=0.0)
     registry.heartbeat(beat(name="u", indices=[7, "b"]), now=0.0)
     texts, mixed = registry.task("t"), registry.task("u")

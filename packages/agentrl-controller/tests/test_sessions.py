@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agentrl_controller.registry import Worker
-from agentrl_controller.sessions import Sessions, SessionState
+from agentrl_controller.sessions import Session, Sessions, SessionState
 from agentrl_core import SessionError
 
 
@@ -14,7 +14,10 @@ def a_worker():
 
 
 def add(sessions, worker):
-    return sessions.add(task="t", index=0, custom_task=None, worker=worker)
+    now = time.monotonic()
+    session = Session(sessions.new_id(), "t", 0, None, worker, started=time.time(), last_used=now, client="c")
+    sessions.add(session)
+    return session
 
 
 def test_ids_are_large_random_and_distinct():
@@ -40,6 +43,7 @@ def test_old_ends_are_forgotten_by_number_and_by_age():
     ended = [add(sessions, worker) for _ in range(3)]
     for session in ended:
         sessions.end(session, SessionState.FINISHED)
+    assert sessions.forget(older_than_s=60.0) == ended[:1]
     with pytest.raises(SessionError, match="is unknown"):
         sessions.find(ended[0].id)
     assert sessions.find(ended[2].id) is ended[2]
@@ -90,6 +94,7 @@ class Life(RuleBasedStateMachine):
     def slots_and_table_agree(self):
         live = {session.id for session in self.all if not session.state.has_ended}
         assert self.worker.sessions == set(self.sessions.live) == live
+        assert self.sessions.by_task.total() == self.sessions.by_client.total() == len(live)
 
     @invariant()
     def an_end_is_an_end(self):

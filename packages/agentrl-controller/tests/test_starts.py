@@ -10,6 +10,7 @@ from agentrl_core import ErrorCode, SessionError
 async def test_a_full_worker_is_passed_over_for_one_with_room(agent, make_worker):
     full, free = await make_worker(capacity=8), await make_worker(capacity=1)
     full.live.update(range(8))
+    full.hidden = set(range(8))
     session_id, _ = await agent.start(deadline_s=5)
     assert free.live == {session_id}
     assert full.count("start_sample") == 1
@@ -19,6 +20,7 @@ async def test_a_full_worker_is_passed_over_for_one_with_room(agent, make_worker
 async def test_a_full_worker_does_not_outlast_the_deadline(agent, make_worker):
     worker = await make_worker(capacity=2)
     worker.live.update({1, 2})
+    worker.hidden = {1, 2}
     began = time.monotonic()
     with pytest.raises(SessionError) as caught:
         await agent.start(deadline_s=0.3)

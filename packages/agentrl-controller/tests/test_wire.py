@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_controller.answers import answer_body
-from agentrl_controller.transports import WorkerError
+from agentrl_controller.answers import answer_of
+from agentrl_controller.registry import Worker
+from agentrl_controller.transports import WorkerError, WorkerReply
 from agentrl_controller.wire import decode, encode
+
+PUBLISHED = Worker(1, "t", "http://w/api", 1, last_visit=0.0)
+NATIVE = Worker(2, "t", "http://v/api", 1, last_visit=0.0, native=True)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -40,7 +44,8 @@ def test_an_answer_keeps_what_the_worker_says(fields, metrics):
     fields = {key: value for key, value in fields.items() if key not in own}
     messages = [{"role": "user", "content": None, "odd": fields}]
     reply = {**fields, "messages": messages, "finish": True, "reward": -0.5, "metric": metrics}
-    body, finished = answer_body({"session_id": 1, "env_out": reply})
+    worker_said = encode({"session_id": 1, "env_out": reply})
+    body, finished = answer_of(WorkerReply(200, worker_said), PUBLISHED)
     assert finished
     assert json.loads(body) == {
         **fields,
@@ -53,6 +58,17 @@ def test_an_answer_keeps_what_the_worker_says(fields, metrics):
     }
 
 
-def test_an_answer_that_would_be_no_json_is_the_workers_fault():
-    with pytest.raises(WorkerError, match="the answer is no JSON"):
-        answer_body({"messages": [], "reward": float("inf")})
+@pytest.mark.parametrize("worker", [PUBLISHED, NATIVE])
+@pytest.mark.parametrize("body", [b'{"reward": Infinity}', b"{", b"[]", b"", b"\xff"])
+def test_an_answer_that_is_none_is_the_workers_fault(worker, body):
+    if worker is PUBLISHED and not body:
+        return  # An empty body is an empty object on the published wire.
+    with pytest.raises(WorkerError, match="the answer is n"):
+        answer_of(WorkerReply(200, body), worker)
+
+
+@given(JSON, st.booleans())
+def test_a_native_answer_goes_through_as_it_is(content, finish):
+    body = encode({"messages": [content], "finish": finish, "metrics": {"a": content}})
+    assert answer_of(WorkerReply(200, body), NATIVE) == (body, finish)
+    assert answer_of(WorkerReply(200, b"not read", finish), NATIVE) == (b"not read", finish)

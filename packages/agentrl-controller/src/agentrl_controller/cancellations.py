@@ -6,7 +6,8 @@ import logging
 from agentrl_controller.background import Background
 from agentrl_controller.pool import Pool
 from agentrl_controller.sessions import Session, SessionState
-from agentrl_controller.transports import HttpTransport, WorkerError
+from agentrl_controller.transports import Call, Gateway, WorkerError
+from agentrl_controller.wire import encode
 from agentrl_core import ErrorCode, SessionError
 
 _log = logging.getLogger("agentrl_controller")
@@ -18,9 +19,9 @@ _AGAIN_S = 1.0
 class Cancellations:
     """Tells workers to end sessions."""
 
-    def __init__(self, pool: Pool, transport: HttpTransport, background: Background) -> None:
+    def __init__(self, pool: Pool, gateway: Gateway, background: Background) -> None:
         self._pool = pool
-        self._transport = transport
+        self._gateway = gateway
         self._background = background
 
     async def cancel(self, session_id: int) -> None:
@@ -46,6 +47,7 @@ class Cancellations:
         if not session.state.is_cancellable:
             return None
         session.move(SessionState.CANCELLING, reason=str(error) if error else "")
+        self._pool.note(session)
         session.fail(error or SessionError(f"session {session.id} was cancelled", code=ErrorCode.CANCELLED))
         session.released = asyncio.Event()
         told = asyncio.Event()
@@ -82,8 +84,9 @@ class Cancellations:
         self._background.spawn(self._post(session))
 
     async def _post(self, session: Session) -> None:
-        body = {"session_id": session.id}
-        await self._transport.post(session.worker.address, "cancel_with_notice", body, timeout_s=_TIMEOUT_S)
+        body = encode({"session_id": session.id})
+        call = Call(session.worker.address, "cancel_with_notice", body, timeout_s=_TIMEOUT_S)
+        await self._gateway.call(session.worker, call)
 
     def note(self, session_id: int) -> None:
         """A worker says that a cancelled session has ended there."""

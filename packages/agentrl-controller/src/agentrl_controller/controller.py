@@ -4,56 +4,81 @@ import asyncio
 import functools
 import hashlib
 import logging
+import math
+import ssl
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentrl_controller.admission import RETRY_AFTER_S
 from agentrl_controller.audit import Audit
 from agentrl_controller.background import Background
 from agentrl_controller.cancellations import Cancellations
-from agentrl_controller.config import ControllerConfig
+from agentrl_controller.config import ControllerConfig, Scope
 from agentrl_controller.exchanges import Exchanges
+from agentrl_controller.guard import Guard
+from agentrl_controller.journal import Journal
 from agentrl_controller.pool import Pool
+from agentrl_controller.recovery import Recovery
 from agentrl_controller.registry import Worker
 from agentrl_controller.starts import Started, Starts
-from agentrl_controller.transports import HttpTransport
+from agentrl_controller.statistics import Statistics
+from agentrl_controller.store import MemoryStore, Store
+from agentrl_controller.transcripts import Transcripts
+from agentrl_controller.transports import Gateway, HttpTransport, Transport
 from agentrl_controller.wire import decode
 from agentrl_core import ErrorCode, Heartbeat, SessionError, StartRequest, WorkerStatus
 
 if TYPE_CHECKING:
+    import grpc
     from fastapi import FastAPI
 
 _log = logging.getLogger("agentrl_controller")
 
 _ROUND_S = 0.5
 _STOP_S = 1.0
+_MAX_ID_LENGTH = 200
 
 
 class Controller:
-    """A controller; enter it to let it work, leave it to end its sessions.
+    """A controller; enter it to let it work, leave it to end.
+
+    Args:
+        config: its settings; the defaults where it is absent.
+        store: where sessions outlive it; they do not where it is absent.
 
     Attributes:
         config: its settings.
         registry: workers by task.
         sessions: live and lately ended sessions.
         admission: starts that wait.
+        statistics: counts and durations since the start.
+        transcripts: what was said of late.
+        guard: who may do what.
         is_running: whether it has been entered and not been stopped.
     """
 
-    def __init__(self, config: ControllerConfig | None = None) -> None:
-        self.config = config or ControllerConfig()
-        pool = self._pool = Pool(self.config)
+    def __init__(self, config: ControllerConfig | None = None, *, store: Store | None = None) -> None:
+        self.config = config = config or ControllerConfig()
+        self._store = store or MemoryStore()
+        self.statistics = Statistics()
+        self.transcripts = Transcripts(max_bytes=config.max_transcript_bytes)
+        pool = self._pool = Pool(config, Journal(self._store), self.statistics)
         self.registry, self.sessions, self.admission = pool.registry, pool.sessions, pool.admission
+        self.guard = Guard(config)
         self.is_running = False
         self._background = background = Background()
-        self._transport = transport = HttpTransport(token=self.config.token)
-        self._cancellations = Cancellations(pool, transport, background)
-        self._audit = Audit(pool, transport, self._cancellations, background)
-        self._starts = Starts(self.config, pool, transport, self._cancellations, background)
-        self._exchanges = Exchanges(
-            self.config, pool, transport, self._cancellations, self._audit, background
-        )
+        self._http = http = HttpTransport(token=config.worker_token or config.token, tls=_trust(config))
+        self._transports: dict[str, Transport] = {"http": http, "https": http}
+        gateway = self._gateway = Gateway(self._transports)
+        self._cancellations = cancellations = Cancellations(pool, gateway, background)
+        self._audit = Audit(pool, gateway, cancellations, background)
+        shown = (self.statistics, self.transcripts)
+        self._starts = Starts(config, pool, gateway, cancellations, background, *shown)
+        self._exchanges = Exchanges(config, pool, gateway, cancellations, self._audit, background, *shown)
+        self._recovery = Recovery(pool, self._starts, cancellations)
         self._beats: dict[bytes, Worker] = {}
+        self._streamed: dict[str, tuple[dict[str, Any], Worker]] = {}
 
     @functools.cached_property
     def app(self) -> "FastAPI":
@@ -63,6 +88,9 @@ class Controller:
         return create_app(self)
 
     async def __aenter__(self) -> "Controller":
+        num_live = self._recovery.restore(await self._store.open())
+        if num_live:
+            _log.info("carries on with %d sessions", num_live)
         self.is_running = True
         self._background.spawn(self._keep_house())
         return self
@@ -70,13 +98,61 @@ class Controller:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
         await self._background.close()
-        await self._transport.close()
+        await self._gateway.close()
+        await self._store.close()
+
+    async def serve_grpc(self, host: str, port: int, *, tls: "grpc.ServerCredentials | None" = None) -> int:
+        """Take the streams of task workers; returns the port, a free one for 0.
+
+        Raises:
+            ConfigError: the port is taken or the host is none.
+        """
+        from agentrl_controller.transports.grpc import GrpcTransport
+
+        transport = GrpcTransport(
+            heartbeat=self._streamed_heartbeat,
+            cancel_notice=self.cancel_notice,
+            lost=self._stream_lost,
+            check=self._check_stream,
+        )
+        self._transports["grpc"] = transport
+        return await transport.listen(host, port, tls=tls)
+
+    def _check_stream(self, metadata: Mapping[str, str | bytes]) -> None:
+        given = metadata.get("authorization", "")
+        self.guard.check_token(given.encode() if isinstance(given, str) else given, Scope.WORKER)
+
+    def _streamed_heartbeat(self, fields: dict[str, Any]) -> None:
+        known, worker = self._streamed.get(fields["address"], (None, None))
+        if known is fields and worker is not None and worker.is_alive:
+            worker.last_visit = worker.heard = time.monotonic()
+        else:
+            worker = self.heartbeat(Heartbeat.model_validate(fields))
+            self._streamed[fields["address"]] = (fields, worker)
+        if worker.full_until == math.inf:
+            worker.full_until = 0.0
+            self._pool.admit(worker.task)
+
+    def _stream_lost(self, address: str, reason: str) -> None:
+        """Its sessions wait for it until its lease runs out; new ones go elsewhere."""
+        _, worker = self._streamed.pop(address, (None, None))
+        if worker is not None and worker.is_alive:
+            _log.warning("%s has no stream any more: %s", worker, reason)
+            worker.full_until = math.inf
 
     async def stop(self) -> None:
-        """Answer everybody who waits, and tell the workers within a second that the sessions are over."""
+        """Answer everybody who waits.
+
+        Sessions that outlive the controller go on; of others the workers are told within a second that they
+        are over.
+        """
         self.is_running = False
         self.admission.refuse_all(_stopping(ErrorCode.NO_CAPACITY))
         live = list(self.sessions.live.values())
+        if self._store.is_lasting:
+            for session in live:
+                session.fail(_stopping(ErrorCode.NO_CAPACITY))
+            return
         begun = [self._cancellations.begin(s, error=_stopping(ErrorCode.WORKER_LOST)) for s in live]
         told = [asyncio.ensure_future(event.wait()) for event in begun if event is not None]
         if told:
@@ -85,41 +161,90 @@ class Controller:
                 waiting.cancel()
 
     async def start(
-        self, request: StartRequest, *, request_id: str | None = None, deadline_s: float | None = None
+        self,
+        request: StartRequest,
+        *,
+        client: str = "",
+        request_id: str | None = None,
+        deadline_s: float | None = None,
     ) -> Started:
         """Open a session, waiting in line for a slot; returns its id and the body of the first answer.
 
-        A request id that has opened one gives the same answer again. A caller that is cancelled leaves the
-        line, and no session behind that it could not ask for.
+        A caller that is cancelled leaves the line, and no session behind that it could not ask for.
+
+        Args:
+            request: what is to be started.
+            client: who asks; clients in a line take turns.
+            request_id: one that has opened a session gives the same answer again.
+            deadline_s: longest wait.
 
         Raises:
             SessionError: unknown task or sample, no slot in time, or the worker failed.
         """
         self._check_running()
-        return await self._starts.start(request, request_id=request_id, deadline_s=deadline_s)
+        if request_id is not None:
+            _check_id(request_id)
+        self.statistics.requests["start_sample"] += 1
+        return await self._starts.start(request, client=client, request_id=request_id, deadline_s=deadline_s)
 
     async def interact(
         self,
         session_id: int,
-        body: dict[str, Any],
+        body: bytes,
         *,
         request_id: str | None = None,
         deadline_s: float | None = None,
+        cancels: bool = False,
     ) -> bytes:
         """Hand messages to a session and return the body of the worker's answer.
 
         Args:
             session_id: the session.
-            body: `{"messages": [...]}`, as the agent sent it.
+            body: `{"messages": [...]}` as JSON, as the agent sent it.
             request_id: a repeated one gets the same answer.
             deadline_s: longest wait.
+            cancels: whether the session ends when the deadline passes.
 
         Raises:
             SessionError: the session is unknown, busy, over or lost, or the deadline passed; after a deadline
                 the answer can be asked for with the same request id.
         """
+        answer, limit_s = self.begin_interact(session_id, body, request_id=request_id, deadline_s=deadline_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(answer)
+        except TimeoutError as error:
+            raise self.expire(session_id, limit_s, cancels=cancels) from error
+
+    def begin_interact(
+        self, session_id: int, body: bytes, *, request_id: str | None, deadline_s: float | None
+    ) -> "tuple[asyncio.Future[bytes], float]":
+        """Hand messages to a session without waiting.
+
+        Returns:
+            The body of the worker's answer, shared by all who ask and not theirs to cancel, and for how many
+            seconds the caller should wait for it; after that it calls `expire`.
+
+        Raises:
+            SessionError: the session is unknown, busy, over or lost.
+        """
         self._check_running()
-        return await self._exchanges.interact(session_id, body, request_id=request_id, deadline_s=deadline_s)
+        if request_id is not None:
+            _check_id(request_id)
+        self.statistics.requests["interact"] += 1
+        limit_s = self.config.interact_timeout_s if deadline_s is None else deadline_s
+        answer = self._exchanges.begin(session_id, body, request_id=request_id, limit_s=limit_s)
+        return answer, limit_s
+
+    def expire(self, session_id: int, limit_s: float, *, cancels: bool) -> SessionError:
+        """The deadline of a caller passed; returns what it is told.
+
+        Args:
+            session_id: the session.
+            limit_s: how long it waited.
+            cancels: whether the session ends with it.
+        """
+        return self._exchanges.expire(session_id, limit_s, cancels=cancels)
 
     async def cancel(self, session_id: int) -> None:
         """End a session; returns when its worker has been told. Nothing happens to one that has ended.
@@ -142,46 +267,50 @@ class Controller:
         """A worker says that a cancelled session has ended there."""
         self._cancellations.note(session_id)
 
-    def receive_heartbeat(self, body: bytes) -> Worker:
+    def receive_heartbeat(self, body: bytes, *, peer: str | None = None) -> Worker:
         """Take in a heartbeat as it came.
 
+        Args:
+            body: JSON.
+            peer: the host that it comes from; None where it is this program itself.
+
         Raises:
-            SessionError: it is no JSON or makes no sense.
+            SessionError: it is no JSON, makes no sense, or the worker may not be there.
             pydantic.ValidationError: a field is missing or wrong.
         """
         self._check_running()
         # Most repeat the last one; 100,000 indices are not read anew every few seconds.
-        digest = hashlib.blake2b(body).digest()
+        digest = hashlib.blake2b(body, person=(peer or "").encode()[:16]).digest()
         worker = self._beats.get(digest)
-        if worker is not None and worker.status is WorkerStatus.ALIVE:
-            worker.last_visit = time.monotonic()
+        if worker is not None and worker.is_alive:
+            worker.last_visit = worker.heard = time.monotonic()
             return worker
         try:
             fields = decode(body)
         except ValueError as error:
             raise SessionError(f"the body is no JSON: {error}", code=ErrorCode.BAD_REQUEST) from error
-        worker = self.heartbeat(Heartbeat.model_validate(fields))
-        others = {key: known for key, known in self._beats.items() if known is not worker}
-        self._beats = {key: known for key, known in others.items() if known.status is WorkerStatus.ALIVE}
+        worker = self.heartbeat(Heartbeat.model_validate(fields), peer=peer)
+        self._beats = {
+            key: known for key, known in self._beats.items() if known is not worker and known.is_alive
+        }
         self._beats[digest] = worker
         return worker
 
-    def heartbeat(self, beat: Heartbeat) -> Worker:
+    def heartbeat(self, beat: Heartbeat, *, peer: str | None = None) -> Worker:
         """Take in a worker's heartbeat.
 
         Raises:
-            SessionError: it makes no sense, or its indices differ from those of the task's other workers.
+            SessionError: it makes no sense, the worker may not be there, or its indices differ from those of
+                the task's other workers.
         """
-        worker = self._pool.heartbeat(beat)
-        if worker.has_returned:
-            worker.has_returned = False
+        worker = self._pool.heartbeat(beat, peer=peer)
+        if not worker.is_known:  # It may play what ended here, or what an earlier controller began.
             self._audit.begin(worker)
         return worker
 
     def mark_stale(self, worker: Worker, *, stale: bool) -> None:
         """Drain a worker, which keeps its sessions and gets no new one, or end its draining."""
-        worker.stale = stale
-        self._pool.admit(worker.task)
+        self._pool.drain(worker, stale=stale)
 
     async def sync_all(self) -> None:
         """Compare with every worker which sessions it knows; those it has forgotten are lost."""
@@ -204,10 +333,37 @@ class Controller:
             if now - audited > config.audit_s:
                 audited = now
                 self._background.spawn(self._audit.all())
+            for worker in self.registry.workers():
+                is_quiet = worker.is_alive and now - worker.heard > config.probe_s
+                if worker.sessions and is_quiet:
+                    self._audit.begin(worker)
             self._pool.forget(config)
             self._starts.forget()
-            await asyncio.sleep(min(_ROUND_S, config.lease_s / 2))
+            self._http.expire()
+            pause_s = min(_ROUND_S, config.lease_s / 2)
+            due = time.monotonic() + pause_s
+            await asyncio.sleep(pause_s)
+            self.statistics.lag_s.observe(max(0.0, time.monotonic() - due))
 
 
 def _stopping(code: ErrorCode) -> SessionError:
     return SessionError("the controller is not running or stops", code=code, retry_after_s=RETRY_AFTER_S)
+
+
+def _check_id(request_id: str) -> None:
+    """Whether a request id can go on to a worker.
+
+    Raises:
+        SessionError: it cannot.
+    """
+    if not (0 < len(request_id) <= _MAX_ID_LENGTH and request_id.isascii() and request_id.isprintable()):
+        message = (
+            f"a request id has 1 to {_MAX_ID_LENGTH} printable ASCII characters, got {request_id[:50]!r}"
+        )
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+
+
+def _trust(config: ControllerConfig) -> ssl.SSLContext | None:
+    if config.tls is None or config.tls.worker_ca is None:
+        return None
+    return ssl.create_default_context(cafile=str(config.tls.worker_ca))

@@ -2,82 +2,116 @@
 
 import asyncio
 import time
+from secrets import token_hex
 from typing import Any
 
-from agentrl_controller.answers import answer_body
+from agentrl_controller.answers import answer_of
 from agentrl_controller.audit import Audit
 from agentrl_controller.background import Background, mark_read
 from agentrl_controller.cancellations import Cancellations
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.pool import Pool
 from agentrl_controller.sessions import Session, SessionState
-from agentrl_controller.transports import HttpTransport, WorkerError
+from agentrl_controller.statistics import Statistics
+from agentrl_controller.transcripts import Transcripts
+from agentrl_controller.transports import Call, Gateway, WorkerError, WorkerReply
+from agentrl_controller.wire import decode, encode
 from agentrl_core import ErrorCode, SessionError, WorkerStatus
 
 _PAUSE_S = 0.1
 
 
 class Exchanges:
-    """Hands messages to workers. An exchange goes on until its worker answers; callers come and go."""
+    """Hands messages to workers. An exchange goes on until its worker answers; callers come and go.
+
+    Attributes:
+        num_running: exchanges under way.
+    """
 
     def __init__(
         self,
         config: ControllerConfig,
         pool: Pool,
-        transport: HttpTransport,
+        gateway: Gateway,
         cancellations: Cancellations,
         audit: Audit,
         background: Background,
+        statistics: Statistics,
+        transcripts: Transcripts,
     ) -> None:
         self._config = config
         self._pool = pool
-        self._transport = transport
+        self._gateway = gateway
         self._cancellations = cancellations
         self._audit = audit
         self._background = background
+        self._statistics = statistics
+        self._transcripts = transcripts
+        self._max_running = config.max_in_flight or 10**9
+        # Exchanges without an id of their own must not repeat those of an earlier life of the controller.
+        self._unique = token_hex(4)
+        self.num_running = 0
 
-    async def interact(
-        self, session_id: int, body: dict[str, Any], *, request_id: str | None, deadline_s: float | None
-    ) -> bytes:
-        """Hand messages to a session and return the body of the worker's answer.
+    def begin(
+        self, session_id: int, body: bytes, *, request_id: str | None, limit_s: float
+    ) -> "asyncio.Future[bytes]":
+        """Hand messages to a session.
+
+        Args:
+            session_id: the session.
+            body: `{"messages": [...]}` as JSON.
+            request_id: a repeated one gets the same answer.
+            limit_s: how long the caller waits.
+
+        Returns:
+            The body of the worker's answer, or why there is none. Callers share it and must not cancel it.
 
         Raises:
-            SessionError: the session is unknown, busy, over or lost, or the deadline passed; after a deadline
-                the answer can be asked for with the same request id.
+            SessionError: the session is unknown, busy, over or lost, or the controller is overloaded.
         """
-        session = self._pool.sessions.find(session_id)
-        limit_s = self._config.interact_timeout_s if deadline_s is None else deadline_s
-        is_known = request_id is not None and request_id == session.request_id
-        answer = session.answer if is_known else None
-        if answer is None:
-            answer = self._begin(session, body, request_id, limit_s)
-        try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.shield(answer)
-        except TimeoutError as error:
+        session = self._pool.sessions.live.get(session_id) or self._pool.sessions.find(session_id)
+        if request_id is not None and request_id == session.request_id and session.answer is not None:
+            return session.answer
+        if session.state is not SessionState.IDLE:
+            _refuse(session)
+        if self.num_running >= self._max_running:
             raise SessionError(
-                f"session {session_id}: {session.worker} gave no answer within {limit_s:.1f} s; the same "
-                "request id asks for it again",
-                code=ErrorCode.DEADLINE_EXCEEDED,
-            ) from error
-
-    def _begin(
-        self, session: Session, body: dict[str, Any], request_id: str | None, limit_s: float
-    ) -> "asyncio.Future[bytes]":
-        _check_ready(session)
+                f"{self.num_running} exchanges are under way, which is the limit",
+                code=ErrorCode.NO_CAPACITY,
+                retry_after_s=1.0,
+            )
+        data = body if session.worker.native else _published(session, body)
         session.move(SessionState.BUSY)
         session.num_exchanges += 1
         session.request_id = request_id
+        session.began = time.monotonic()
         session.answer = answer = asyncio.get_running_loop().create_future()
+        if not session.worker.native:
+            self._pool.note(session)
         answer.add_done_callback(mark_read)
-        self._background.spawn(self._exchange(session, answer, {**body, "session_id": session.id}, limit_s))
+        self._transcripts.add(session_id, "agent", body)
+        self.num_running += 1
+        self._background.spawn(self._exchange(session, answer, data, limit_s))
         return answer
 
+    def expire(self, session_id: int, limit_s: float, *, cancels: bool) -> SessionError:
+        """A caller's deadline passed; returns what it is told."""
+        session = self._pool.sessions.find(session_id)
+        message = f"session {session_id}: {session.worker} gave no answer within {limit_s:.1f} s; "
+        message += "the session ends" if cancels else "the same request id asks for it again"
+        error = SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED)
+        if cancels:
+            self._cancellations.begin(session, error=error)
+        return error
+
     async def _exchange(
-        self, session: Session, answer: "asyncio.Future[bytes]", body: dict[str, Any], limit_s: float
+        self, session: Session, answer: "asyncio.Future[bytes]", data: bytes, limit_s: float
     ) -> None:
+        sent = time.monotonic()
         try:
-            result, finished = answer_body(await self._ask(session, body, limit_s))
+            reply = await self._ask(session, data, limit_s)
+            self._statistics.worker_s.observe(time.monotonic() - sent)
+            result, finished = answer_of(reply, session.worker)
         except TimeoutError:
             limit_s = max(limit_s, self._config.answer_timeout_s)
             message = (
@@ -89,37 +123,43 @@ class Exchanges:
         except SessionError as error:
             self._undo(session, error)
         else:
-            self._pool.settle(session, finished=finished)
+            self._transcripts.add(session.id, "environment", result)
             if not answer.done():
                 answer.set_result(result)
+            self._pool.settle(session, finished=finished)
+            self._statistics.interact_s.observe(time.monotonic() - session.began)
+        finally:
+            self.num_running -= 1
 
-    async def _ask(self, session: Session, body: dict[str, Any], limit_s: float) -> Any:
+    async def _ask(self, session: Session, data: bytes, limit_s: float) -> WorkerReply:
         """The worker's answer, asked for again where only the caller's deadline has passed.
 
         Raises:
             TimeoutError: it takes too long altogether.
         """
-        address = session.worker.address
-        told_end = time.monotonic() + limit_s
-        end = max(told_end, time.monotonic() + self._config.answer_timeout_s)
-        request_id = session.request_id or f"{session.id}/{session.num_exchanges}"
+        worker = session.worker
+        now = session.began
+        told_end = now + limit_s
+        end = max(told_end, now + self._config.answer_timeout_s)
+        request_id = session.request_id or f"{session.id}/{self._unique}/{session.num_exchanges}"
         while True:
-            now = time.monotonic()
-            deadline_s = (told_end if now < told_end else end) - now
+            call = Call(
+                worker.address,
+                "interact",
+                data,
+                timeout_s=end - now,
+                session_id=session.id if worker.native else None,
+                request_id=request_id,
+                deadline_s=(told_end if now < told_end else end) - now,
+            )
             try:
-                return await self._transport.post(
-                    address,
-                    "interact",
-                    body,
-                    timeout_s=end - now,
-                    deadline_s=deadline_s,
-                    request_id=request_id,
-                )
+                return await self._gateway.call(worker, call)
             except WorkerError as error:
-                may_ask_again = error.code == ErrorCode.DEADLINE_EXCEEDED and self._transport.replays(address)
+                may_ask_again = error.code == ErrorCode.DEADLINE_EXCEEDED and worker.native
                 if not may_ask_again or session.state is not SessionState.BUSY:
                     raise
-            if time.monotonic() >= end:
+            now = time.monotonic()
+            if now >= end:
                 raise TimeoutError
             await asyncio.sleep(_PAUSE_S)
 
@@ -150,15 +190,28 @@ class Exchanges:
         session.request_id = None  # So that the same request may be made again.
 
 
-def _check_ready(session: Session) -> None:
-    """Whether a session can take messages.
+def _published(session: Session, body: bytes) -> bytes:
+    """The body as published workers want it.
 
     Raises:
-        SessionError: it cannot, and why.
+        SessionError: it is none.
+    """
+    try:
+        content: Any = decode(body)
+        if isinstance(content, dict) and isinstance(content.get("messages"), list):
+            return encode({**content, "session_id": session.id})
+    except ValueError as error:
+        raise SessionError(f"the body is no JSON: {error}", code=ErrorCode.BAD_REQUEST) from error
+    raise SessionError("`messages` must be a list of messages", code=ErrorCode.BAD_REQUEST)
+
+
+def _refuse(session: Session) -> None:
+    """Say why a session takes no messages.
+
+    Raises:
+        SessionError: always.
     """
     state = session.state
-    if state is SessionState.IDLE:
-        return
     if state is SessionState.LOST:
         raise SessionError(f"session {session.id} is lost: {session.reason}", code=ErrorCode.WORKER_LOST)
     if state in (SessionState.CANCELLING, SessionState.CANCELLED):

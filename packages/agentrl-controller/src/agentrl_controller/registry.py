@@ -1,9 +1,9 @@
 """Task workers as their heartbeats tell of them."""
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agentrl_controller.addresses import AllowList
 from agentrl_controller.placement import Slots
 from agentrl_core import ErrorCode, Heartbeat, SampleIndex, SessionError, WorkerStatus
 
@@ -22,6 +22,10 @@ class Worker:
     """Sessions it holds at most."""
     last_visit: float
     """When its last heartbeat came, on the monotonic clock."""
+    native: bool = False
+    """Whether it takes the controller's own bodies and answers repeated request ids as before."""
+    instance: str | None = None
+    """Identity of its process."""
     stale: bool = False
     """Whether it is drained: it keeps its sessions and gets no new one."""
     status: WorkerStatus = WorkerStatus.ALIVE
@@ -30,15 +34,29 @@ class Worker:
     """Why it was given up."""
     full_until: float = 0.0
     """It said that it is full, so it is not asked before this time on the monotonic clock."""
-    has_returned: bool = False
-    """Whether it had been given up and came back; it may still play what ended here."""
+    heard: float = 0.0
+    """When it last answered anything, on the monotonic clock."""
+    is_known: bool = False
+    """Whether it has been asked which sessions it plays; one that is new here may play some."""
     sessions: set[int] = field(default_factory=set)
     """Sessions that hold a slot of it."""
+    num_elsewhere: int = 0
+    """Slots that other replicas of the controller have taken."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not been given up."""
+        return self.status is WorkerStatus.ALIVE
+
+    @property
+    def num_taken(self) -> int:
+        """Slots that are taken."""
+        return len(self.sessions) + self.num_elsewhere
 
     def slots(self, *, now: float) -> Slots:
         """Its room, for placement."""
-        available = self.status is WorkerStatus.ALIVE and not self.stale and now >= self.full_until
-        return Slots(self.id, self.capacity, len(self.sessions), available)
+        available = self.is_alive and not self.stale and now >= self.full_until
+        return Slots(self.id, self.capacity, self.num_taken, available)
 
     def __str__(self) -> str:
         return f"worker {self.id} of `{self.task}`"
@@ -65,33 +83,62 @@ class TaskRecord:
 
 
 class Registry:
-    """Workers by task."""
+    """Workers by task.
 
-    def __init__(self) -> None:
+    Args:
+        allowed: addresses that workers may have.
+    """
+
+    def __init__(self, allowed: AllowList) -> None:
         self.tasks: dict[str, TaskRecord] = {}
-        self._ids = itertools.count(1)
+        self._allowed = allowed
+        self._next_id = 1
+
+    def check(self, beat: Heartbeat, *, peer: str | None = None) -> None:
+        """Whether a heartbeat makes sense.
+
+        Args:
+            beat: what the worker says.
+            peer: the host that it comes from; None where it is this program itself.
+
+        Raises:
+            SessionError: the address or the capacity is none, or a worker may not be there.
+        """
+        self._allowed.check(beat.address, peer=peer)
+        if beat.concurrency < 0:
+            message = f"`concurrency` must be >= 0, got {beat.concurrency}"
+            raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+
+    def at(self, task: str, address: str) -> Worker | None:
+        """The worker of a task at an address."""
+        record = self.tasks.get(task)
+        workers = record.workers.values() if record else ()
+        return next((worker for worker in workers if worker.address == address), None)
 
     def heartbeat(self, beat: Heartbeat, *, now: float) -> Worker:
         """Take in a heartbeat; returns the worker, new or known.
 
         Raises:
-            SessionError: its address or capacity is none, or its indices differ from those of the task's
-                other workers.
+            SessionError: its indices differ from those of the task's other workers.
         """
-        _check(beat)
         record = self._record(beat)
-        worker = next((w for w in record.workers.values() if w.address == beat.address), None)
-        if worker is None or worker.status is not WorkerStatus.ALIVE:
+        worker = self.at(beat.name, beat.address)
+        if worker is None or not worker.is_alive:
             # A worker that was given up begins anew: its sessions here have ended.
-            has_returned = worker is not None
             if worker is not None:
                 del record.workers[worker.id]
-            worker = Worker(
-                next(self._ids), beat.name, beat.address, beat.concurrency, now, has_returned=has_returned
+            worker = self.add(
+                Worker(self._next_id, beat.name, beat.address, beat.concurrency, last_visit=now)
             )
-            record.workers[worker.id] = worker
         worker.capacity = beat.concurrency
-        worker.last_visit = now
+        worker.native, worker.instance = beat.native, beat.instance
+        worker.last_visit = worker.heard = now
+        return worker
+
+    def add(self, worker: Worker) -> Worker:
+        """Add a worker of a task that is known."""
+        self.tasks[worker.task].workers[worker.id] = worker
+        self._next_id = max(self._next_id, worker.id) + 1
         return worker
 
     def _record(self, beat: Heartbeat) -> TaskRecord:
@@ -100,7 +147,7 @@ class Registry:
             record.splits = beat.splits or record.splits
             return record
         others = [w for w in record.workers.values() if w.address != beat.address] if record else []
-        if any(worker.status is WorkerStatus.ALIVE for worker in others):
+        if any(worker.is_alive for worker in others):
             raise SessionError(
                 f"the {len(beat.indices)} indices of `{beat.address}` differ from those of other workers of "
                 f"`{beat.name}`; every worker of a task sends the same list in the same order",
@@ -138,12 +185,12 @@ class Registry:
 
     def silent(self, *, now: float, lease_s: float) -> list[Worker]:
         """Workers that live by name alone: no heartbeat within the lease."""
-        return [w for w in self.workers() if w.status is WorkerStatus.ALIVE and now - w.last_visit > lease_s]
+        return [w for w in self.workers() if w.is_alive and now - w.last_visit > lease_s]
 
     def forget(self, *, now: float, forget_s: float) -> list[str]:
         """Drop workers that were lost long ago; returns the tasks that went with their last worker."""
         for worker in list(self.workers()):
-            if worker.status is not WorkerStatus.ALIVE and now - worker.last_visit > forget_s:
+            if not worker.is_alive and now - worker.last_visit > forget_s:
                 del self.tasks[worker.task].workers[worker.id]
         gone = [name for name, record in self.tasks.items() if not record.workers]
         for name in gone:
@@ -153,20 +200,6 @@ class Registry:
     def workers(self) -> Iterable[Worker]:
         """Every worker of every task."""
         return (worker for record in self.tasks.values() for worker in record.workers.values())
-
-
-def _check(beat: Heartbeat) -> None:
-    """Whether a heartbeat makes sense.
-
-    Raises:
-        SessionError: it does not.
-    """
-    if not beat.address.startswith(("http://", "https://")):
-        message = f"`address` must start with http:// or https://, got {beat.address!r}"
-        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
-    if beat.concurrency < 0:
-        message = f"`concurrency` must be >= 0, got {beat.concurrency}"
-        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
 
 
 def sample_of(record: TaskRecord, index: SampleIndex, *, task: str) -> SampleIndex:

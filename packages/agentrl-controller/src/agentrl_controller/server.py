@@ -1,45 +1,140 @@
-"""Serves a controller over HTTP until a signal ends it."""
+"""Serves a controller until a signal ends it."""
 
+import gc
 import logging
+import resource
 import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvicorn
 
+from agentrl_controller.api.protocol import FastProtocol, fast_protocol
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.controller import Controller
+from agentrl_controller.logs import set_up_logging
+from agentrl_controller.store import Store
+from agentrl_core import ConfigError
 from agentrl_core.sockets import listen, url_of
+
+if TYPE_CHECKING:
+    import grpc
+
+_log = logging.getLogger("agentrl_controller")
 
 _KEEP_ALIVE_S = 75
 _SHUTDOWN_S = 1
+_BACKLOG = 4096
+_PATIENCE_S = 5.0
+_RESERVED_DESCRIPTORS = 200
+_GC_THRESHOLD = 50_000
+
+
+class Address(NamedTuple):
+    """Where a controller is reached."""
+
+    host: str
+    """Address to listen on."""
+    port: int
+    """Port of the API; 0 takes a free one."""
+    grpc_port: int | None = None
+    """Port for the streams of task workers; 0 takes a free one, None takes no streams."""
+    advertise: str | None = None
+    """Where other replicas reach this one; the own address where it is absent."""
 
 
 class _Server(uvicorn.Server):
-    """Ends the sessions first, so that no open request holds up the end of the server."""
+    """Ends the controller's work first, so that no open request holds up the end of the server."""
 
-    def __init__(self, controller: Controller, config: uvicorn.Config) -> None:
+    def __init__(self, controller: Controller, config: uvicorn.Config, where: Address) -> None:
         super().__init__(config)
         self._controller = controller
+        self._where = where
+        self._checked = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            return
+        if self._where.grpc_port is not None:
+            host = self._where.host
+            tls = _credentials(self._controller.config)
+            port = await self._controller.serve_grpc(host, self._where.grpc_port, tls=tls)
+            shown = f"[{host}]" if ":" in host else host
+            print(f"Serving task workers on grpc://{shown}:{port}", flush=True)  # noqa: T201
+        # What exists now lives as long as the server; sweeps need not look at it. Rare sweeps are short ones.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, 20, 20)
+
+    async def on_tick(self, counter: int) -> bool:
+        now = time.monotonic()
+        if now - self._checked > _PATIENCE_S:
+            self._checked = now
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, FastProtocol):
+                    connection.check_patience(now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._controller.stop()
         await super().shutdown(sockets)
 
 
-def serve(config: ControllerConfig, *, host: str, port: int) -> None:
+def serve(config: ControllerConfig, store: Store, where: Address) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the port is in use or the host unknown.
+        ConfigError: the port is in use, the host unknown, or the store cannot be used.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    listener = listen(host, port)
-    print(f"Serving the controller on {url_of(listener, path='/api')}", flush=True)  # noqa: T201
-    controller = Controller(config)
+    set_up_logging()
+    config = _within_limits(config)
+    listener = listen(where.host, where.port)
+    controller = Controller(config, store=store)
+    front = controller.app.state.front
+    tls = config.tls
     options = uvicorn.Config(
         controller.app,
-        log_level="warning",
+        http=fast_protocol(front, max_connections=config.max_connections or 1),  # type: ignore[arg-type]
+        loop="uvloop",
+        lifespan="on",
+        log_config=None,
         access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
     )
-    _Server(controller, options).run(sockets=[listener])
+    listener.listen(_BACKLOG)
+    url = url_of(listener, path="/api")
+    print(f"Serving the controller on {url.replace('http', 'https', 1) if tls else url}", flush=True)  # noqa: T201
+    _Server(controller, options, where).run(sockets=[listener])
+
+
+def _credentials(config: ControllerConfig) -> "grpc.ServerCredentials | None":
+    if config.tls is None:
+        return None
+    import grpc
+
+    pair = (config.tls.key.read_bytes(), config.tls.cert.read_bytes())
+    return grpc.ssl_server_credentials([pair])
+
+
+def _within_limits(config: ControllerConfig) -> ControllerConfig:
+    """The settings with limits that the machine's descriptors allow: an exchange needs one on each side."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    most = (soft - _RESERVED_DESCRIPTORS) // 2
+    if most < 1:
+        raise ConfigError(f"{soft} file descriptors are too few; raise the limit with `ulimit -n`")
+    connections = min(config.max_connections or most, most)
+    in_flight = min(config.max_in_flight or most, most)
+    _log.info(
+        "%d file descriptors: %d connections and %d exchanges at once at most", soft, connections, in_flight
+    )
+    return config.model_copy(update={"max_connections": connections, "max_in_flight": in_flight})

@@ -70,6 +70,10 @@ class Session:
     """Wall-clock time of the start."""
     last_used: float
     """Monotonic time of the last request."""
+    client: str = ""
+    """Who started it."""
+    start_id: str | None = None
+    """Request id of the start."""
     state: SessionState = SessionState.STARTING
     """Where it is in its life."""
     reason: str = ""
@@ -80,6 +84,8 @@ class Session:
     """Answer to the newest request, kept so that it can be asked for again."""
     num_exchanges: int = 0
     """Requests that went to the worker after the start."""
+    began: float = 0.0
+    """Monotonic time of the newest one."""
     is_open: bool = False
     """Whether the worker has confirmed the start."""
     released: asyncio.Event | None = None
@@ -107,25 +113,39 @@ class Sessions:
 
     Args:
         max_finished: ended sessions that are known at most.
+
+    Attributes:
+        live: sessions that hold a slot, by id.
+        by_task: how many of them a task has.
+        by_client: how many of them a client has.
+        ended_count: sessions that ended since the start, by how.
     """
 
     def __init__(self, *, max_finished: int) -> None:
         self._max_finished = max_finished
         self.live: dict[int, Session] = {}
+        self.by_task: Counter[str] = Counter()
+        self.by_client: Counter[str] = Counter()
         self._ended: OrderedDict[int, tuple[float, Session]] = OrderedDict()
         self.ended_count: Counter[SessionState] = Counter()
 
-    def add(self, *, task: str, index: SampleIndex, custom_task: Any, worker: Worker) -> Session:
-        """A new session that takes a slot of a worker."""
+    def new_id(self) -> int:
+        """A session id that is in no use."""
         session_id = secrets.randbelow(_MAX_ID)
         while session_id in self.live or session_id in self._ended:
             session_id = secrets.randbelow(_MAX_ID)
-        session = Session(
-            session_id, task, index, custom_task, worker, started=time.time(), last_used=time.monotonic()
-        )
-        self.live[session_id] = session
-        worker.sessions.add(session_id)
-        return session
+        return session_id
+
+    def add(self, session: Session) -> None:
+        """Let a session take a slot of its worker."""
+        self.live[session.id] = session
+        self.by_task[session.task] += 1
+        self.by_client[session.client] += 1
+        session.worker.sessions.add(session.id)
+
+    def keep(self, session: Session) -> None:
+        """Know a session that has ended."""
+        self._ended[session.id] = (time.monotonic(), session)
 
     def find(self, session_id: int) -> Session:
         """A session, live or lately ended.
@@ -140,7 +160,8 @@ class Sessions:
 
     def recall(self, session_id: int) -> Session | None:
         """A session that ended lately."""
-        return self._ended[session_id][1] if session_id in self._ended else None
+        ended = self._ended.get(session_id)
+        return ended[1] if ended else None
 
     def end(self, session: Session, state: SessionState, *, reason: str = "") -> bool:
         """End a session; its slot comes free. One that has ended stays as it is.
@@ -152,18 +173,26 @@ class Sessions:
             return False
         session.move(state, reason=reason)
         session.worker.sessions.discard(session.id)
-        self.live.pop(session.id, None)
+        del self.live[session.id]
+        for counter, name in ((self.by_task, session.task), (self.by_client, session.client)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]
         self.ended_count[state] += 1
-        self._ended[session.id] = (time.monotonic(), session)
-        while len(self._ended) > self._max_finished:
-            self._ended.popitem(last=False)
+        self.keep(session)
         return True
 
-    def forget(self, *, older_than_s: float) -> None:
-        """Drop sessions that ended long ago."""
+    def forget(self, *, older_than_s: float) -> list[Session]:
+        """Drop sessions that ended long ago, and the oldest of too many; returns them."""
         limit = time.monotonic() - older_than_s
-        while self._ended and next(iter(self._ended.values()))[0] < limit:
-            self._ended.popitem(last=False)
+        dropped: list[Session] = []
+        while self._ended:
+            ended, session = next(iter(self._ended.values()))
+            if ended >= limit and len(self._ended) <= self._max_finished:
+                break
+            del self._ended[session.id]
+            dropped.append(session)
+        return dropped
 
     def idle(self, *, longer_than_s: float) -> Iterator[Session]:
         """Live sessions that wait for their agent and have done so for too long."""

@@ -3,17 +3,21 @@
 import asyncio
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentrl_controller.answers import answer_body
+from agentrl_controller.admission import Ticket
+from agentrl_controller.answers import answer_of
 from agentrl_controller.background import Background
 from agentrl_controller.cancellations import Cancellations
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.pool import Pool
 from agentrl_controller.registry import sample_of
 from agentrl_controller.sessions import Session, SessionState
-from agentrl_controller.transports import HttpTransport, WorkerError
+from agentrl_controller.statistics import Statistics
+from agentrl_controller.transcripts import Transcripts
+from agentrl_controller.transports import Call, Gateway, WorkerError
+from agentrl_controller.wire import encode
 from agentrl_core import CUSTOM_INDEX, ErrorCode, SampleIndex, SessionError, StartRequest, WorkerStatus
 
 _MAX_FAILURES = 3
@@ -31,7 +35,9 @@ class _ElsewhereError(Exception):
 class _Start:
     """A start that is under way or lately done."""
 
-    job: "asyncio.Task[Started]"
+    job: "asyncio.Task[Started] | None"
+    session: Session | None = None
+    """The session that an earlier life of the controller has begun, whose answer must be asked for again."""
     num_waiting: int = 0
     is_known: bool = False
     """Whether some caller has got the session's id."""
@@ -45,19 +51,23 @@ class Starts:
         self,
         config: ControllerConfig,
         pool: Pool,
-        transport: HttpTransport,
+        gateway: Gateway,
         cancellations: Cancellations,
         background: Background,
+        statistics: Statistics,
+        transcripts: Transcripts,
     ) -> None:
         self._config = config
         self._pool = pool
-        self._transport = transport
+        self._gateway = gateway
         self._cancellations = cancellations
         self._background = background
+        self._statistics = statistics
+        self._transcripts = transcripts
         self._by_id: OrderedDict[str, _Start] = OrderedDict()
 
     async def start(
-        self, request: StartRequest, *, request_id: str | None, deadline_s: float | None
+        self, request: StartRequest, *, client: str, request_id: str | None, deadline_s: float | None
     ) -> Started:
         """Open a session, waiting in line for a slot.
 
@@ -70,13 +80,17 @@ class Starts:
         limit_s = self._config.start_timeout_s if deadline_s is None else deadline_s
         begun = self._by_id.get(request_id) if request_id is not None else None
         if begun is None:
-            begun = self._begin(request, request_id, limit_s)
+            begun = self._begin(Ticket(request, self._check(request), client, request_id), limit_s)
+        began = time.monotonic()
+        if begun.job is None:
+            begun.job = self._background.spawn(self._repeat(begun, limit_s))
         begun.num_waiting += 1
         try:
             # Whoever joined later has a deadline of its own; the first one's ends the job itself.
             async with asyncio.timeout(limit_s + _SLACK_S):
                 started = await asyncio.shield(begun.job)
             begun.is_known = True
+            self._statistics.start_s.observe(time.monotonic() - began)
             return started
         except TimeoutError as error:
             message = f"the start of `{request.name}` was not done within {limit_s:.1f} s"
@@ -91,16 +105,44 @@ class Starts:
         while self._by_id:
             request_id, oldest = next(iter(self._by_id.items()))
             is_over = oldest.began < limit or len(self._by_id) > self._config.max_finished
-            if not (oldest.job.done() and is_over):
+            if not (is_over and (oldest.job is None or oldest.job.done())):
                 return
             del self._by_id[request_id]
 
-    def _begin(self, request: StartRequest, request_id: str | None, limit_s: float) -> _Start:
+    def resume(self, session: Session) -> None:
+        """Let a start be asked for again that an earlier life of the controller has made."""
+        if session.start_id is not None:
+            self._by_id[session.start_id] = _Start(None, session, is_known=True)
+
+    async def _repeat(self, begun: _Start, limit_s: float) -> Started:
+        """The first answer of a session; here it is lost, but a native worker gives it again.
+
+        Raises:
+            SessionError: the worker does not.
+        """
+        session = begun.session
+        assert session is not None
+        if session.state is SessionState.FINISHED and session.answer is not None:
+            return session.id, await asyncio.shield(session.answer)
+        request = StartRequest(name=session.task, index=session.index, custom_task=session.custom_task)
+        ticket = Ticket(request, session.index, session.client, session.start_id)
+        try:
+            reply = await self._gateway.call(session.worker, _call(session, ticket, limit_s))
+            body, _ = answer_of(reply, session.worker)
+        except (WorkerError, TimeoutError) as error:
+            begun.job = None  # So that it can be asked for once more.
+            message = f"{session.worker} does not repeat how session {session.id} began: {error}"
+            raise SessionError(message, code=ErrorCode.WORKER_FAILED) from error
+        return session.id, body
+
+    def _begin(self, ticket: Ticket, limit_s: float) -> _Start:
         end = time.monotonic() + limit_s
-        begun = _Start(self._background.spawn(self._open_somewhere(request, request_id, end)))
+        job = self._background.spawn(self._open_somewhere(ticket, end))
+        begun = _Start(job)
+        request_id = ticket.start_id
         if request_id is not None:
             self._by_id[request_id] = begun
-            begun.job.add_done_callback(lambda job: self._drop_failed(request_id, job))
+            job.add_done_callback(lambda job: self._drop_failed(request_id, job))
             self.forget()
         return begun
 
@@ -122,6 +164,8 @@ class Starts:
         """End a start that nobody waits for."""
         if begun.num_waiting or begun.is_known:
             return
+        if begun.job is None:
+            return
         if not begun.job.done():
             begun.job.cancel()
         elif not begun.job.cancelled() and begun.job.exception() is None:
@@ -129,25 +173,30 @@ class Starts:
             if session is not None:
                 self._cancellations.begin(session)
 
-    async def _open_somewhere(self, request: StartRequest, request_id: str | None, end: float) -> Started:
-        index = self._check(request)
+    async def _open_somewhere(self, ticket: Ticket, end: float) -> Started:
         again = False
         failures = 0
         while True:
-            session = await self._pool.take(request, index=index, end=end, again=again)
+            session = await self._pool.take(ticket, end=end, again=again)
             again = True
             try:
-                return await self._open(session, request, request_id, end)
+                return await self._open(session, ticket, end)
             except _ElsewhereError:
-                continue
+                ticket = replace(ticket, granted=asyncio.get_running_loop().create_future())
             except SessionError as error:
                 failures += 1
                 is_lost = session.state is SessionState.LOST and error.code is ErrorCode.WORKER_LOST
                 if not is_lost or failures == _MAX_FAILURES:
                     raise
+                ticket = replace(ticket, granted=asyncio.get_running_loop().create_future())
 
     def _check(self, request: StartRequest) -> SampleIndex:
         record = self._pool.registry.task(request.name)
+        try:
+            encode(request.custom_task)
+        except (TypeError, ValueError) as error:
+            message = f"`custom_task` is no JSON: {error}"
+            raise SessionError(message, code=ErrorCode.BAD_REQUEST) from error
         if request.index == CUSTOM_INDEX and CUSTOM_INDEX not in record.known:
             if request.custom_task is None:
                 message = f"index {CUSTOM_INDEX} stands for a custom task, but `custom_task` is missing"
@@ -155,13 +204,11 @@ class Starts:
             return CUSTOM_INDEX
         return sample_of(record, request.index, task=request.name)
 
-    async def _open(
-        self, session: Session, request: StartRequest, request_id: str | None, end: float
-    ) -> Started:
+    async def _open(self, session: Session, ticket: Ticket, end: float) -> Started:
         """Let a worker begin the session; whatever happens, its slot is not lost."""
         left_s = end - time.monotonic()
         session.answer = answer = asyncio.get_running_loop().create_future()
-        call = self._background.spawn(self._ask(session, answer, request, request_id, left_s))
+        call = self._background.spawn(self._ask(session, answer, ticket, left_s))
         try:
             async with asyncio.timeout(max(0.0, left_s)):
                 return session.id, await answer
@@ -176,25 +223,11 @@ class Starts:
             call.cancel()
 
     async def _ask(
-        self,
-        session: Session,
-        answer: "asyncio.Future[bytes]",
-        request: StartRequest,
-        request_id: str | None,
-        left_s: float,
+        self, session: Session, answer: "asyncio.Future[bytes]", ticket: Ticket, left_s: float
     ) -> None:
-        # Another try is another session, so the worker must not take it for a repetition.
-        unique = f"{request_id or 'start'}/{session.id}"
         try:
-            reply = await self._transport.post(
-                session.worker.address,
-                "start_sample",
-                _body(session, request),
-                timeout_s=left_s + _SLACK_S,
-                deadline_s=left_s,
-                request_id=unique,
-            )
-            body, finished = answer_body(reply)
+            reply = await self._gateway.call(session.worker, _call(session, ticket, left_s))
+            body, finished = answer_of(reply, session.worker)
         except WorkerError as error:
             self._refused(session, answer, error)
         except SessionError as error:
@@ -202,9 +235,10 @@ class Starts:
             session.fail(error)
         else:
             session.is_open = True
-            self._pool.settle(session, finished=finished)
+            self._transcripts.add(session.id, "start", body)
             if not answer.done():
                 answer.set_result(body)
+            self._pool.settle(session, finished=finished)
 
     def _refused(self, session: Session, answer: "asyncio.Future[bytes]", error: WorkerError) -> None:
         worker, reason = session.worker, f"{session.worker}: {error}"
@@ -229,10 +263,22 @@ class Starts:
             self._cancellations.disown(session)
 
 
-def _body(session: Session, request: StartRequest) -> dict[str, Any]:
-    body: dict[str, Any] = {"index": session.index, "session_id": session.id}
+def _call(session: Session, ticket: Ticket, left_s: float) -> Call:
+    request, native = ticket.request, session.worker.native
+    body: dict[str, Any] = {"index": session.index}
+    if not native:
+        body["session_id"] = session.id
     if request.custom_task is not None:
         body["custom_task"] = request.custom_task
     if request.seed is not None:
         body["seed"] = request.seed
-    return body
+    return Call(
+        session.worker.address,
+        "start_sample",
+        encode(body),
+        timeout_s=max(0.0, left_s) + _SLACK_S,
+        session_id=session.id if native else None,
+        # Another try is another session, so the worker must not take it for a repetition.
+        request_id=f"{ticket.start_id or 'start'}/{session.id}",
+        deadline_s=left_s,
+    )

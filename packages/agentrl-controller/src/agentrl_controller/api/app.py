@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -11,10 +12,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel
 
 from agentrl_controller import metrics
-from agentrl_controller.api.errors import HANDLERS, answer
+from agentrl_controller.api.description import describe_sessions
+from agentrl_controller.api.errors import HANDLERS, Answer, respond
 from agentrl_controller.api.front import Front
-from agentrl_controller.api.requests import body_of, json_of, session_id_of
-from agentrl_controller.api.sessions import SessionRoutes
+from agentrl_controller.api.requests import body_of, parsed, session_id_of
 from agentrl_controller.controller import Controller
 from agentrl_controller.registry import Worker
 from agentrl_controller.sessions import Session, SessionState
@@ -38,11 +39,9 @@ def create_app(controller: Controller) -> FastAPI:
         async with controller:
             yield
 
-    app = FastAPI(title="AgentRL controller", lifespan=lifespan)
-    sessions, admin = SessionRoutes(controller), _AdminRoutes(controller)
-    busy = {f"/api/{name}": getattr(sessions, name) for name in ("start_sample", "interact", "cancel")}
-    for path, handler in busy.items():
-        app.add_api_route(path, handler, methods=["POST"])
+    app = FastAPI(title="AgentRL controller", version=version("agentrl-controller"), lifespan=lifespan)
+    admin = _AdminRoutes(controller)
+    describe_sessions(app)
     for name in (
         *("cancel_all", "cancel_notice", "receive_heartbeat"),
         *("mark_stale", "clean_worker", "clean_session", "sync_all"),
@@ -54,8 +53,8 @@ def create_app(controller: Controller) -> FastAPI:
         app.add_api_route(f"/{name}", getattr(admin, name), methods=["GET"])
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    config = controller.config
-    app.add_middleware(Front, shortcuts=busy, token=config.token, max_body_bytes=config.max_body_bytes)
+    app.state.front = Front(app.build_middleware_stack(), controller=controller)
+    app.middleware_stack = app.state.front
     return app
 
 
@@ -69,26 +68,28 @@ class _AdminRoutes:
             message = "more than one task is served; say which by `name`, or all by `force=true`"
             return JSONResponse({"message": message, "code": ErrorCode.BAD_REQUEST}, status_code=403)
         await self._controller.cancel_all(name)
-        return answer(request, b"null")
+        return respond(request, Answer(b"null"))
 
     async def cancel_notice(self, request: Request) -> None:
-        self._controller.cancel_notice(session_id_of(request))
+        self._controller.cancel_notice(session_id_of(dict(request.scope["headers"])))
 
     async def receive_heartbeat(self, request: Request) -> None:
-        self._controller.receive_heartbeat(await body_of(request, max_bytes=self._max_bytes))
+        body = await body_of(request, max_bytes=self._max_bytes)
+        peer = request.client.host if request.client else None
+        self._controller.receive_heartbeat(body, peer=peer)
 
     async def mark_stale(self, request: Request) -> None:
-        body = _MarkStale.model_validate(await json_of(request, max_bytes=self._max_bytes))
+        body = _MarkStale.model_validate(parsed(await body_of(request, max_bytes=self._max_bytes)))
         worker = self._controller.registry.worker(body.name, body.worker_id)
         self._controller.mark_stale(worker, stale=body.stale)
 
     async def clean_worker(self, request: Request) -> None:
-        body = _WorkerName.model_validate(await json_of(request, max_bytes=self._max_bytes))
+        body = _WorkerName.model_validate(parsed(await body_of(request, max_bytes=self._max_bytes)))
         worker = self._controller.registry.worker(body.name, body.worker_id)
         await self._controller.cancel_all(worker=worker)
 
     async def clean_session(self, request: Request) -> None:
-        await self._controller.cancel(session_id_of(request))
+        await self._controller.cancel(session_id_of(dict(request.scope["headers"])))
 
     async def sync_all(self) -> None:
         await self._controller.sync_all()
@@ -138,7 +139,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "id": worker.id,
         "address": worker.address,
         "capacity": worker.capacity,
-        "current": len(worker.sessions),
+        "current": worker.num_taken,
         "last_visit": _date(worker.last_visit),
         "status": worker.status,
         "stale": worker.stale,

@@ -1,16 +1,34 @@
-"""What requests carry: body, session, deadline."""
+"""What requests carry: body, session, deadline. Header names are lower-case bytes."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request
 
 from agentrl_controller.api.errors import BodyTooLargeError
 from agentrl_controller.wire import decode
-from agentrl_core import DEADLINE_HEADER, SESSION_HEADER, SESSION_HEADER_ALIAS, ErrorCode, SessionError
+from agentrl_core import (
+    DEADLINE_HEADER,
+    ON_DEADLINE_HEADER,
+    REQUEST_ID_HEADER,
+    SESSION_HEADER,
+    SESSION_HEADER_ALIAS,
+    ErrorCode,
+    SessionError,
+)
 
+Headers = Mapping[bytes, bytes]
+
+_SESSION, _ALIAS, _REQUEST_ID, _DEADLINE, _ON_DEADLINE = (
+    name.lower().encode()
+    for name in (
+        *(SESSION_HEADER, SESSION_HEADER_ALIAS),
+        *(REQUEST_ID_HEADER, DEADLINE_HEADER, ON_DEADLINE_HEADER),
+    )
+)
 _MAX_DIGITS = 16
+_ON_DEADLINE_VALUES = (b"continue", b"cancel")
 
 _T = TypeVar("_T")
 
@@ -31,50 +49,68 @@ async def body_of(request: Request, *, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-async def json_of(request: Request, *, max_bytes: int) -> Any:
+def parsed(body: bytes) -> Any:
     """The parsed body; an empty one is an empty object.
 
     Raises:
-        SessionError: it is too large or no JSON.
+        SessionError: it is no JSON.
     """
     try:
-        return decode(await body_of(request, max_bytes=max_bytes))
+        return decode(body)
     except ValueError as error:
         raise SessionError(f"the body is no JSON: {error}", code=ErrorCode.BAD_REQUEST) from error
 
 
-def session_id_of(request: Request) -> int:
+def session_id_of(headers: Headers) -> int:
     """The session that a request names.
 
     Raises:
         SessionError: it names none.
     """
-    header = request.headers.get(SESSION_HEADER) or request.headers.get(SESSION_HEADER_ALIAS) or ""
-    if not _is_number(header):
-        message = f"the header `{SESSION_HEADER}` must hold a session's number, got {header[:50]!r}"
+    header = headers.get(_SESSION) or headers.get(_ALIAS) or b""
+    if not (header.isdigit() and len(header) <= _MAX_DIGITS):
+        shown = header[:50].decode("latin-1")
+        message = f"the header `{SESSION_HEADER}` must hold a session's number, got {shown!r}"
         raise SessionError(message, code=ErrorCode.BAD_REQUEST)
     return int(header)
 
 
-def deadline_s_of(request: Request) -> float | None:
+def request_id_of(headers: Headers) -> str | None:
+    """The identity of a request, where it has one."""
+    header = headers.get(_REQUEST_ID)
+    return header.decode("latin-1") if header is not None else None
+
+
+def deadline_s_of(headers: Headers) -> float | None:
     """How long the caller waits; None where it does not say.
 
     Raises:
         SessionError: it says so unclearly.
     """
-    header = request.headers.get(DEADLINE_HEADER)
+    header = headers.get(_DEADLINE)
     if header is None:
         return None
-    if not _is_number(header) or int(header) == 0:
-        message = (
-            f"the header `{DEADLINE_HEADER}` must be a positive number of milliseconds, got {header[:50]!r}"
-        )
+    if not (header.isdigit() and len(header) <= _MAX_DIGITS) or int(header) == 0:
+        shown = header[:50].decode("latin-1")
+        message = f"the header `{DEADLINE_HEADER}` must be a positive number of milliseconds, got {shown!r}"
         raise SessionError(message, code=ErrorCode.BAD_REQUEST)
     return int(header) / 1000.0
 
 
-def _is_number(header: str) -> bool:
-    return header.isascii() and header.isdecimal() and len(header) <= _MAX_DIGITS
+def cancels(headers: Headers) -> bool:
+    """Whether the session ends when the deadline passes.
+
+    Raises:
+        SessionError: the caller says so unclearly.
+    """
+    header = headers.get(_ON_DEADLINE)
+    if header is None:
+        return False
+    if header not in _ON_DEADLINE_VALUES:
+        shown = header[:50].decode("latin-1")
+        message = f"the header `{ON_DEADLINE_HEADER}` must be continue or cancel, got {shown!r}"
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+    return header == b"cancel"
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:

@@ -1,175 +1,175 @@
-"""Requests to task workers over HTTP, on kept connections."""
+"""Requests to task workers over HTTP, on kept connections.
+
+Small on purpose: it speaks to workers alone, and a general client costs several times what all else does that
+the controller spends on an exchange.
+"""
 
 import asyncio
 import errno
-from typing import Any
+import ssl
+import time
+from urllib.parse import urlsplit
 
-import aiohttp
-
-from agentrl_controller.wire import decode, encode
-from agentrl_core import DEADLINE_HEADER, REQUEST_ID_HEADER, AgentRLError, ErrorCode, SessionError
+from agentrl_controller.transports.base import Call, WorkerError, WorkerReply
+from agentrl_controller.transports.connection import Connection
+from agentrl_core import ErrorCode, SessionError
 
 _CONNECT_TIMEOUT_S = 5.0
-_ATTEMPTS = 3
-_PAUSE_S = 0.1
-_KEEP_ALIVE_S = 4.0
+_KEEP_S = 4.0
 """Shorter than the 5 s after which uvicorn, which published workers run on, closes an idle connection."""
+_SHORTEST_KEEP_S = 0.02
+_RECOVERY_S = 60.0
 _OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
-_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_MAX_BYTES = 100 * 2**20
 
 
-class WorkerError(AgentRLError):
-    """A worker did not do what it was asked.
+class _Origin:
+    """A worker's address: the idle connections to it, and how long it is thought to keep them."""
 
-    Attributes:
-        http_status: what it answered; None where no answer came.
-        code: the class of failure that it named, if it did.
-        unreachable: whether it takes no connections.
-    """
+    __slots__ = ("_learned_at", "heads", "host", "idle", "keep_s", "name", "path", "port", "tls")
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        http_status: int | None = None,
-        code: str | None = None,
-        unreachable: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.http_status = http_status
-        self.code = code
-        self.unreachable = unreachable
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self.name = address
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.tls else 80)
+        self.path = parts.path.rstrip("/")
+        self.idle: list[Connection] = []
+        self.keep_s = _KEEP_S
+        self._learned_at = 0.0
+        self.heads: dict[tuple[str, str], bytes] = {}
+
+    def take(self) -> Connection | None:
+        """The connection that was used last, since it is kept longest; None where all are too old."""
+        if self.idle:
+            now = time.monotonic()
+            connection = self.idle.pop()
+            if connection.is_open and now - connection.idle_since < self.keep_s:
+                return connection
+            connection.abort()
+            self.expire(now)
+        return None
+
+    def expire(self, now: float) -> None:
+        """Close what the worker is about to close; forget what was learned long ago."""
+        if self.keep_s < _KEEP_S and now - self._learned_at > _RECOVERY_S:
+            self.keep_s, self._learned_at = min(_KEEP_S, 2 * self.keep_s), now
+        limit = now - self.keep_s
+        num_old = 0
+        while num_old < len(self.idle) and self.idle[num_old].idle_since < limit:
+            num_old += 1
+        old, self.idle[:num_old] = self.idle[:num_old], []
+        for connection in old:
+            connection.abort()
+
+    def keep(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        if connection.keep_alive_s is not None:
+            self.learn(1.6 * connection.keep_alive_s)
+        connection.rest(self._left)
+        self.idle.append(connection)
+
+    def _left(self, connection: Connection) -> None:
+        self.idle.remove(connection)
+        self.learn(time.monotonic() - connection.idle_since)
+
+    def learn(self, kept_s: float) -> None:
+        """The worker closed a connection after this much idle time, or promised to."""
+        if kept_s / 2 < self.keep_s:
+            self.keep_s, self._learned_at = max(_SHORTEST_KEEP_S, kept_s / 2), time.monotonic()
 
 
 class HttpTransport:
-    """Asks workers; as many at once as sessions need."""
+    """Asks workers over HTTP; as many at once as sessions need.
 
-    def __init__(self, *, token: str | None = None) -> None:
-        self._headers = {"Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._http: aiohttp.ClientSession | None = None
-        self._replaying: set[str] = set()
+    Args:
+        token: bearer token that workers are given.
+        tls: how to trust the workers that have an https address; the machine's own roots where it is absent.
+    """
 
-    def replays(self, address: str) -> bool:
-        """Whether a worker gives a repeated request id the same answer again."""
-        return address in self._replaying
+    def __init__(self, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._authorization = f"authorization: Bearer {token}\r\n" if token else ""
+        self._tls = tls
+        self._origins: dict[str, _Origin] = {}
 
-    async def post(
-        self,
-        address: str,
-        route: str,
-        body: Any,
-        *,
-        timeout_s: float,
-        deadline_s: float | None = None,
-        request_id: str | None = None,
-    ) -> Any:
-        """Post to a worker and return its parsed answer.
-
-        What may have arrived is sent again only to a worker that replays answers by request id.
-
-        Args:
-            address: the worker's.
-            route: name of the route.
-            body: what is sent, as JSON.
-            timeout_s: longest wait.
-            deadline_s: longest wait that the worker is told; the same where it is absent.
-            request_id: identity of the request.
+    async def send(self, call: Call) -> WorkerReply:
+        """Make a call once and return what the worker answered, a refusal too.
 
         Raises:
-            WorkerError: it is unreachable, refused, broke off, or answered what is no JSON.
-            SessionError: the body is no JSON, or this machine has no descriptors left.
+            WorkerError: it is unreachable or broke off, so no answer came.
+            SessionError: this machine has no descriptors left.
             TimeoutError: no answer in time.
         """
-        told_s = timeout_s if deadline_s is None else deadline_s
-        headers = {DEADLINE_HEADER: str(max(1, int(told_s * 1000)))}
-        if request_id is not None:
-            headers[REQUEST_ID_HEADER] = request_id
+        origin = self._origins.get(call.address)
+        if origin is None:
+            origin = self._origins[call.address] = _Origin(call.address)
+        connection = origin.take() or await self._connect(origin)
+        idle_since, is_fresh = connection.idle_since, connection.is_fresh
+        answer = connection.request(self._data(origin, call), timeout_s=call.timeout_s)
         try:
-            data = encode(body)
-        except ValueError as error:
-            raise SessionError(f"the body is no JSON: {error}", code=ErrorCode.BAD_REQUEST) from error
-        return await self._request("POST", address, route, data=data, headers=headers, timeout_s=timeout_s)
+            reply = await answer
+        except WorkerError as error:
+            if not is_fresh and error.http_status is None:
+                origin.learn(time.monotonic() - idle_since)
+            raise
+        except BaseException:
+            connection.abort()  # Half read, it is of no more use.
+            raise
+        if connection.is_open:
+            origin.keep(connection)
+        return reply
 
-    async def get(self, address: str, route: str, *, timeout_s: float) -> Any:
-        """Get from a worker and return its parsed answer; raises what `post` does."""
-        return await self._request("GET", address, route, timeout_s=timeout_s)
-
-    async def _request(
-        self,
-        method: str,
-        address: str,
-        route: str,
-        *,
-        data: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        timeout_s: float,
-    ) -> Any:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
-        attempt = 0
-        while True:
-            attempt += 1
-            left_s = max(0.001, end - loop.time())  # aiohttp takes 0 for "no limit"
-            timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=_CONNECT_TIMEOUT_S)
-            try:
-                async with self._connect().request(
-                    method,
-                    f"{address.rstrip('/')}/{route}",
-                    data=data,
-                    headers=headers,
-                    timeout=timeout,
-                    allow_redirects=False,
-                ) as response:
-                    if REQUEST_ID_HEADER in response.headers:
-                        self._replaying.add(address)
-                    return _parse(await response.read(), address=address, http_status=response.status)
-            except aiohttp.ClientError as error:
-                is_safe = isinstance(error, _NOT_CONNECTED) or self.replays(address)
-                if attempt >= _ATTEMPTS or not is_safe or isinstance(error, aiohttp.ConnectionTimeoutError):
-                    raise _translate(error, address) from error
-            await asyncio.sleep(_PAUSE_S * attempt)
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        now = time.monotonic()
+        for address, origin in list(self._origins.items()):
+            origin.expire(now)
+            if not origin.idle and not origin.heads:
+                del self._origins[address]
+            elif not origin.idle:
+                origin.heads.clear()  # Gone by the next round unless it is used.
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        """Let go of every connection."""
+        for origin in self._origins.values():
+            for connection in list(origin.idle):
+                connection.abort()
+            origin.idle.clear()
 
-    def _connect(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
-            self._http = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
-            )
-        return self._http
+    def _data(self, origin: _Origin, call: Call) -> bytes:
+        head = origin.heads.get((call.method, call.route)) or self._head(origin, call)
+        deadline_s = call.timeout_s if call.deadline_s is None else call.deadline_s
+        session = "" if call.session_id is None else f"session_id: {call.session_id}\r\n"
+        request = "" if call.request_id is None else f"x-request-id: {call.request_id}\r\n"
+        deadline_ms = max(1, int(deadline_s * 1000))
+        rest = f"{session}{request}x-deadline-ms: {deadline_ms}\r\ncontent-length: {len(call.body)}\r\n\r\n"
+        return b"".join((head, rest.encode("latin-1"), call.body))
 
+    def _head(self, origin: _Origin, call: Call) -> bytes:
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        head = origin.heads[call.method, call.route] = (
+            f"{call.method} {origin.path}/{call.route} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n"
+            f"{self._authorization}content-type: application/json\r\n"
+        ).encode("latin-1")
+        return head
 
-def _parse(text: bytes, *, address: str, http_status: int) -> Any:
-    try:
-        answer = decode(text)
-    except ValueError as error:
-        raise WorkerError(
-            f"{address} answered HTTP {http_status} with what is no JSON: {error}",
-            http_status=http_status if http_status >= 300 else 500,
-        ) from error
-    if http_status >= 300:
-        fields = answer if isinstance(answer, dict) else {}
-        message = fields.get("detail") or fields.get("message") or answer
-        raise WorkerError(
-            f"{address} refused: {message} (HTTP {http_status})",
-            http_status=http_status,
-            code=fields.get("code"),
-        )
-    return answer
-
-
-def _translate(error: aiohttp.ClientError, address: str) -> AgentRLError:
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno in _OWN_LIMITS:
-        # It says nothing about the worker.
-        message = f"the controller cannot open more connections: {error.os_error.strerror}"
-        return SessionError(message, code=ErrorCode.NO_CAPACITY, retry_after_s=1.0)
-    if isinstance(error, _NOT_CONNECTED):
-        return WorkerError(f"{address} is unreachable: {error}", unreachable=True)
-    return WorkerError(f"{address} broke off: {error or type(error).__name__}")
+    async def _connect(self, origin: _Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        tls = (self._tls or ssl.create_default_context()) if origin.tls else None
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(origin.name, loop, max_bytes=_MAX_BYTES),
+                    *(origin.host, origin.port),
+                    ssl=tls,
+                )
+        except TimeoutError as error:
+            message = f"{origin.name} took no connection within {_CONNECT_TIMEOUT_S:g} s"
+            raise WorkerError(message, unreachable=True) from error
+        except OSError as error:
+            if error.errno in _OWN_LIMITS:  # It says nothing about the worker.
+                message = f"the controller cannot open more connections: {error.strerror}"
+                raise SessionError(message, code=ErrorCode.NO_CAPACITY, retry_after_s=1.0) from error
+            raise WorkerError(f"{origin.name} is unreachable: {error}", unreachable=True) from error
+        return connection

@@ -118,8 +118,10 @@ class _Api:
             request_id=request.headers.get(REQUEST_ID_HEADER),
             deadline_s=_deadline_s(request),
         )
+        wire = _wire(exchange)
+        content = {**wire, "metric": wire["metrics"]} if named is not None else wire
         headers = {SESSION_HEADER: str(session_id), **_finish(exchange)}
-        return _answer(_wire(exchange), request, headers=headers)
+        return _answer(content, request, headers=headers)
 
     async def interact(self, request: Request) -> Response:
         body = _Interact.model_validate(await _json(request))
@@ -134,7 +136,10 @@ class _Api:
         wire = _wire(exchange)
         # A controller names the session in the body and expects the answer below `env_out`; an agent that
         # comes without one names it in a header and expects the controller's flat answer.
-        content = wire if named is None else {"session_id": session_id, "env_out": wire}
+        if named is None:
+            content = wire
+        else:
+            content = {"session_id": session_id, "env_out": {**wire, "metric": wire["metrics"]}}
         return _answer(content, request, headers=_finish(exchange))
 
     async def cancel(self, request: Request) -> None:
@@ -266,7 +271,6 @@ def _wire(exchange: Exchange) -> dict[str, Any]:
         "status": exchange.status,
         "finish": exchange.finish,
         "reward": exchange.reward,
-        "metric": exchange.metrics,
         "metrics": exchange.metrics,
     }
 

@@ -1,0 +1,175 @@
+"""A kept HTTP/1.1 connection to a worker: one request at a time, the answer as bytes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+
+from agentrl_controller.transports.base import WorkerError, WorkerReply
+
+FINISH_HEADER = b"x-session-finish"
+"""Response header by which a worker says whether an answer is its session's last."""
+
+
+class Connection(asyncio.Protocol):
+    """Carries one request after the other.
+
+    Attributes:
+        idle_since: when it last came free, on the monotonic clock.
+        is_fresh: whether it has carried nothing yet.
+        keep_alive_s: how long the worker says that it keeps an idle connection; None where it does not say.
+    """
+
+    __slots__ = (
+        "_body",
+        "_finish",
+        "_left",
+        "_loop",
+        "_max_bytes",
+        "_name",
+        "_parser",
+        "_size",
+        "_transport",
+        "_until_end",
+        "_waiter",
+        "idle_since",
+        "is_fresh",
+        "keep_alive_s",
+    )
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
+        self._name = name
+        self._loop = loop
+        self._max_bytes = max_bytes
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[WorkerReply] | None = None
+        self._left: Callable[[Connection], None] | None = None
+        self.idle_since = 0.0
+        self.is_fresh = True
+        self.keep_alive_s: float | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._body: list[bytes] = []
+        self._size = 0
+        self._finish: bool | None = None
+        self._until_end = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def rest(self, left: "Callable[[Connection], None]") -> None:
+        """Wait for the next request; `left` is called if the worker closes it meanwhile."""
+        self.idle_since = time.monotonic()
+        self._left = left
+
+    def request(self, data: bytes, *, timeout_s: float) -> "asyncio.Future[WorkerReply]":
+        """Send a request; the future holds its answer, or why there is none."""
+        assert self._transport is not None
+        self._left = None
+        self._reset()
+        waiter = self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._expire)
+        waiter.add_done_callback(lambda _: timer.cancel())
+        self._transport.write(data)
+        return waiter
+
+    def abort(self) -> None:
+        """Close it at once; what was under way has no answer."""
+        self._left = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class.
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            self.abort()  # Nobody asked.
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(WorkerError(f"{self._name} answered what is no HTTP: {error}", http_status=500))
+            self.abort()
+
+    def eof_received(self) -> None:
+        if self._until_end and self._waiter is not None:
+            self._finish_message()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._left is not None:
+            self._left(self)
+        self._fail(
+            WorkerError(f"{self._name} broke off: {exc or 'it closed the connection before its answer'}")
+        )
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        length = len(name)
+        if length == 16 and name.lower() == FINISH_HEADER:
+            self._finish = value == b"1"
+        elif length == 10 and name.lower() == b"keep-alive":
+            self.keep_alive_s = _keep_alive_s(value)
+        elif length == 14 and name.lower() == b"content-length":
+            self._until_end = False
+            if len(value) > 15 or int(value) > self._max_bytes:
+                self._too_large()
+        elif length == 17 and name.lower() == b"transfer-encoding":
+            self._until_end = False
+
+    def on_message_begin(self) -> None:
+        self._until_end = True
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > self._max_bytes:
+            self._too_large()
+            return
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() >= 200:
+            self._finish_message()
+
+    def _finish_message(self) -> None:
+        keeps = self._parser.should_keep_alive() and not self._until_end
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        waiter, self._waiter = self._waiter, None
+        self.is_fresh = False
+        self._body = []
+        if not keeps:
+            self.abort()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(WorkerReply(self._parser.get_status_code(), body, self._finish))
+
+    def _too_large(self) -> None:
+        message = f"{self._name} answered more than {self._max_bytes} bytes"
+        self._fail(WorkerError(message, http_status=500))
+        self.abort()
+
+    def _expire(self) -> None:
+        self._fail(TimeoutError(f"{self._name} gave no answer in time"))
+        self.abort()
+
+    def _fail(self, error: Exception) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+
+def _keep_alive_s(value: bytes) -> float | None:
+    for part in value.split(b","):
+        key, _, seconds = part.strip().partition(b"=")
+        if key.lower() == b"timeout" and seconds.isdigit() and len(seconds) < 10:
+            return float(seconds)
+    return None
