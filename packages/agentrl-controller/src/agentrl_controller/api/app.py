@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel
 
 from agentrl_controller import metrics
+from agentrl_controller.api.dashboard import add_dashboard
 from agentrl_controller.api.description import describe_sessions
 from agentrl_controller.api.errors import HANDLERS, Answer, respond
 from agentrl_controller.api.front import Front
@@ -53,7 +54,8 @@ def create_app(controller: Controller) -> FastAPI:
         app.add_api_route(f"/{name}", getattr(admin, name), methods=["GET"])
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.state.front = Front(app.build_middleware_stack(), controller=controller)
+    add_dashboard(app, controller)
+    app.state.front = Front(app.build_middleware_stack(), controller=controller, public=("/",))
     app.middleware_stack = app.state.front
     return app
 
