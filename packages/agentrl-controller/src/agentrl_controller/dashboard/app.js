@@ -56,7 +56,7 @@ function remember() {
   if (/^#\/sessions(\?|$)/.test(location.hash)) lastSessions = location.hash;
 }
 
-function show() {
+function show({ isFirst = false } = {}) {
   const [path, query] = (location.hash.slice(1) || "/").split("?");
   const [pattern, nav, create] = ROUTES.find(([candidate]) => candidate.test(path)) ?? [/^/, "", missing];
   remember();
@@ -73,7 +73,7 @@ function show() {
   }
   for (const link of heading.querySelectorAll('a.back[href="#/sessions"]')) link.href = lastSessions;
   scrollTo(0, 0);
-  heading.querySelector("h1").focus({ preventScroll: true });
+  if (!isFirst) heading.querySelector("h1").focus({ preventScroll: true });
   follow(view.query);
 }
 
@@ -178,4 +178,4 @@ document.getElementById("theme").addEventListener("click", changeTheme);
 document.getElementById("help").addEventListener("click", shortcuts);
 setInterval(age, 1_000);
 showTheme();
-show();
+show({ isFirst: true });

@@ -5,9 +5,7 @@ import { command, empty } from "./dialogs.js";
 import { h, Keyed, setText } from "./dom.js";
 import { count, duration, plural, rate } from "./format.js";
 import { Rows } from "./keys.js";
-import { bar, setBar } from "./widgets.js";
-
-const NUMBERS = new Set(["Waiting", "Samples"]);
+import { bar, columns, setBar } from "./widgets.js";
 
 /** Durations without the zeros that a scale has no use for. */
 const round = (seconds) => duration(seconds).replace(/\.0+(?= )/, "");
@@ -86,7 +84,7 @@ function latencyNote(workerS) {
 function taskTable() {
   const body = h("tbody");
   const element = h("div", { class: "table panel" }, h("table", { "aria-labelledby": "tasks" },
-    h("thead", {}, h("tr", {}, ["Task", "Workers", "Slots used", "Waiting", "Samples", ""].map((name) => h("th", { scope: "col", class: NUMBERS.has(name) ? "number" : null }, name)))), body));
+    columns(["Task", "Workers", "Slots used", "Waiting", "Samples"], { numbers: ["Waiting", "Samples"] }), body));
   const rows = new Keyed(body, {
     create: (task) => {
       const cells = { workers: h("td"), load: bar(), waiting: h("td", { class: "number" }), samples: h("td", { class: "number" }) };

@@ -46,7 +46,7 @@ class Field {
     this.schema = unwrap(property);
     this.isRequired = isRequired;
     this.control = this.#control();
-    this.control.required = isRequired;
+    this.control.required = isRequired && this.kind !== "string"; // An empty text is a text.
     this.control.name = name;
     const given = this.schema.default;
     if (given !== undefined && given !== null) this.#fill(given);
@@ -85,8 +85,8 @@ class Field {
   /** The value; undefined leaves it out. Throws FieldError. */
   value() {
     const given = this.control.value;
+    this.control.setCustomValidity("");
     if (!this.control.checkValidity()) throw this.#refuse(this.control.validationMessage);
-    // An empty text is a value where one is required.
     if (given === "" && !(this.kind === "string" && this.isRequired)) return undefined;
     switch (this.kind) {
       case "enum": return this.schema.enum[Number(given)];

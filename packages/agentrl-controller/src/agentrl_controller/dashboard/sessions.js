@@ -4,7 +4,7 @@ import { empty } from "./dialogs.js";
 import { h, icon, Keyed, setText } from "./dom.js";
 import { count, plural } from "./format.js";
 import { Rows } from "./keys.js";
-import { badge, setState, setTime, STATE_NAMES, time } from "./widgets.js";
+import { badge, columns, setState, setTime, STATE_NAMES, time } from "./widgets.js";
 
 const FILTERS = ["search", "task", "state", "worker"];
 const LIMIT = 50;
@@ -37,7 +37,7 @@ class SessionList {
     const body = h("tbody");
     const names = ["Session", "Task", "Sample", "State", "Worker", "Turns", "Started", "Last used"];
     this.table = h("div", { class: "table panel" }, h("table", { "aria-label": "Live sessions" },
-      h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: name === "Turns" ? "number" : null }, name)))), body));
+      columns(names, { numbers: ["Turns"], actions: false }), body));
     this.rows = new Rows(this.table);
     this.keyed = new Keyed(body, { create, update });
     this.nothing = h("div");

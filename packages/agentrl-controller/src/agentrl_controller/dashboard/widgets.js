@@ -58,6 +58,13 @@ export function setTime(node, at) {
   node.dateTime = new Date(at * 1000).toISOString();
 }
 
+/** The head of a table; the last column may hold buttons. */
+export function columns(names, { numbers = [], actions = true } = {}) {
+  const cells = names.map((name) => h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name));
+  if (actions) cells.push(h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")));
+  return h("thead", {}, h("tr", {}, cells));
+}
+
 let fields = 0;
 
 /** A field with its label, and a hint that describes it without being part of its name. */

@@ -5,7 +5,7 @@ import { attempt, command, confirm, empty } from "./dialogs.js";
 import { h, icon, Keyed, setAttribute, setText } from "./dom.js";
 import { count, plural } from "./format.js";
 import { Rows } from "./keys.js";
-import { badge, bar, setBadge, setBar, setTime, time } from "./widgets.js";
+import { badge, bar, columns, setBadge, setBar, setTime, time } from "./widgets.js";
 
 const SEARCH_MS = 200;
 
@@ -14,7 +14,7 @@ export function workers(page) {
   const found = h("p", { class: "found", role: "status" });
   const body = h("tbody");
   const table = h("div", { class: "table panel" }, h("table", { "aria-label": "Workers" },
-    h("thead", {}, h("tr", {}, ["Worker", "Task", "Status", "Load", "Heartbeat", ""].map((name) => h("th", { scope: "col" }, name)))), body));
+    columns(["Worker", "Task", "Status", "Load", "Heartbeat"]), body));
   const nothing = h("div");
   const rows = new Rows(table);
   const keyed = new Keyed(body, { create, update });
