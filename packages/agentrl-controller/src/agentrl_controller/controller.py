@@ -75,7 +75,7 @@ class Controller:
         self._audit = Audit(pool, gateway, cancellations, background)
         shown = (self.statistics, self.transcripts)
         self._starts = Starts(config, pool, gateway, cancellations, background, *shown)
-        self._exchanges = Exchanges(config, pool, gateway, cancellations, self._audit, background, *shown)
+        self._exchanges = Exchanges(config, pool, gateway, cancellations, self._audit, *shown)
         self._recovery = Recovery(pool, self._starts, cancellations)
         self._beats: dict[bytes, Worker] = {}
         self._streamed: dict[str, tuple[dict[str, Any], Worker]] = {}
@@ -97,6 +97,7 @@ class Controller:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        await self._exchanges.close()
         await self._background.close()
         await self._gateway.close()
         await self._store.close()

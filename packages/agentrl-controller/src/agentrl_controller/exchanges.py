@@ -1,13 +1,13 @@
 """Exchanges: messages to a session's worker and its answer back, each given exactly once."""
 
 import asyncio
+import logging
 import time
 from secrets import token_hex
 from typing import Any
 
 from agentrl_controller.answers import answer_of
 from agentrl_controller.audit import Audit
-from agentrl_controller.background import Background, mark_read
 from agentrl_controller.cancellations import Cancellations
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.pool import Pool
@@ -17,6 +17,8 @@ from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Call, Gateway, WorkerError, WorkerReply
 from agentrl_controller.wire import decode, encode
 from agentrl_core import ErrorCode, SessionError, WorkerStatus
+
+_log = logging.getLogger("agentrl_controller")
 
 _PAUSE_S = 0.1
 
@@ -35,7 +37,6 @@ class Exchanges:
         gateway: Gateway,
         cancellations: Cancellations,
         audit: Audit,
-        background: Background,
         statistics: Statistics,
         transcripts: Transcripts,
     ) -> None:
@@ -44,7 +45,6 @@ class Exchanges:
         self._gateway = gateway
         self._cancellations = cancellations
         self._audit = audit
-        self._background = background
         self._statistics = statistics
         self._transcripts = transcripts
         self._max_running = config.max_in_flight or 10**9
@@ -88,11 +88,17 @@ class Exchanges:
         session.answer = answer = asyncio.get_running_loop().create_future()
         if not session.worker.native:
             self._pool.note(session)
-        answer.add_done_callback(mark_read)
         self._transcripts.add(session_id, "agent", body)
         self.num_running += 1
-        self._background.spawn(self._exchange(session, answer, data, limit_s))
+        session.job = asyncio.get_running_loop().create_task(self._exchange(session, answer, data, limit_s))
         return answer
+
+    async def close(self) -> None:
+        """Break off what is under way."""
+        jobs = [session.job for session in self._pool.sessions.live.values() if session.job is not None]
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
     def expire(self, session_id: int, limit_s: float, *, cancels: bool) -> SessionError:
         """A caller's deadline passed; returns what it is told."""
@@ -112,6 +118,11 @@ class Exchanges:
             reply = await self._ask(session, data, limit_s)
             self._statistics.worker_s.observe(time.monotonic() - sent)
             result, finished = answer_of(reply, session.worker)
+            self._transcripts.add(session.id, "environment", result)
+            if not answer.done():
+                answer.set_result(result)
+            self._pool.settle(session, finished=finished)
+            self._statistics.interact_s.observe(time.monotonic() - session.began)
         except TimeoutError:
             limit_s = max(limit_s, self._config.answer_timeout_s)
             message = (
@@ -122,14 +133,13 @@ class Exchanges:
             self._failed(session, error)
         except SessionError as error:
             self._undo(session, error)
-        else:
-            self._transcripts.add(session.id, "environment", result)
-            if not answer.done():
-                answer.set_result(result)
-            self._pool.settle(session, finished=finished)
-            self._statistics.interact_s.observe(time.monotonic() - session.began)
+        except Exception as error:
+            _log.exception("the exchange of session %d failed", session.id)
+            message = f"the controller failed with {type(error).__name__}; its log says where"
+            self._cancellations.begin(session, error=SessionError(message, code=ErrorCode.INTERNAL))
         finally:
             self.num_running -= 1
+            session.job = None
 
     async def _ask(self, session: Session, data: bytes, limit_s: float) -> WorkerReply:
         """The worker's answer, asked for again where only the caller's deadline has passed.

@@ -1,14 +1,16 @@
 """Serves a controller until a signal ends it."""
 
+import asyncio
 import gc
 import logging
 import resource
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
+from agentrl_controller.acceptor import Acceptor
 from agentrl_controller.api.protocol import FastProtocol, fast_protocol
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.controller import Controller
@@ -51,11 +53,13 @@ class _Server(uvicorn.Server):
         self._controller = controller
         self._where = where
         self._checked = 0.0
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup(sockets=[])
         if self.should_exit:
             return
+        self._acceptors = [Acceptor(each, self._protocol, tls=self.config.ssl) for each in sockets or ()]
         if self._where.grpc_port is not None:
             host = self._where.host
             tls = _credentials(self._controller.config)
@@ -76,7 +80,13 @@ class _Server(uvicorn.Server):
                     connection.check_patience(now)
         return await super().on_tick(counter)
 
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
         await self._controller.stop()
         await super().shutdown(sockets)
 

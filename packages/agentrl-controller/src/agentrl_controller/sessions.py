@@ -82,6 +82,8 @@ class Session:
     """Id of the newest request."""
     answer: "asyncio.Future[bytes] | None" = None
     """Answer to the newest request, kept so that it can be asked for again."""
+    job: "asyncio.Task[None] | None" = None
+    """The exchange under way."""
     num_exchanges: int = 0
     """Requests that went to the worker after the start."""
     began: float = 0.0
@@ -95,6 +97,7 @@ class Session:
         """Tell whoever waits for the answer that none will come."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error)
+            self.answer.exception()  # So that asyncio does not report it where its reader went away.
 
     def move(self, state: SessionState, *, reason: str = "") -> None:
         """Go on to a state.

@@ -219,6 +219,7 @@ class FastProtocol(HttpToolsProtocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         self.peer = self.client[0] if self.client else ""
         self.reading_since: float | None = None
+        self.idle_since = time.monotonic()
         self._fast: FastRequest | None = None
         self._has_head = False
         self._head_bytes = 0
@@ -238,8 +239,12 @@ class FastProtocol(HttpToolsProtocol):
                 self._refuse_head(431, f"the headers have more than {_MAX_HEAD_BYTES} bytes")
 
     def check_patience(self, now: float) -> None:
-        """Give up on a client that does not finish its request."""
-        if self.reading_since is not None:
+        """Give up on a client that does not finish its request, or begins none."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if self.reading_since is None:
+            if is_answered and now - self.idle_since > self.timeout_keep_alive:
+                self.transport.close()
+        else:
             limit_s = _BODY_TIMEOUT_S if self._has_head else _HEAD_TIMEOUT_S
             if now - self.reading_since > limit_s:
                 self._refuse_head(408, f"the request was not finished within {limit_s:g} s")
@@ -250,6 +255,17 @@ class FastProtocol(HttpToolsProtocol):
         request.keep_alive = False
         self.reading_since = None
         request.write(answer._replace(http_status=http_status))
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self.idle_since = time.monotonic()
 
     def default_head(self) -> bytes:
         """The headers that every answer has; they change once a second."""

@@ -31,6 +31,7 @@ class Connection(asyncio.Protocol):
         "_name",
         "_parser",
         "_size",
+        "_timer",
         "_transport",
         "_until_end",
         "_waiter",
@@ -46,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WorkerReply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._left: Callable[[Connection], None] | None = None
         self.idle_since = 0.0
         self.is_fresh = True
@@ -74,8 +76,7 @@ class Connection(asyncio.Protocol):
         self._left = None
         self._reset()
         waiter = self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._expire)
-        waiter.add_done_callback(lambda _: timer.cancel())
+        self._timer = self._loop.call_later(timeout_s, self._expire)
         self._transport.write(data)
         return waiter
 
@@ -145,6 +146,8 @@ class Connection(asyncio.Protocol):
         keeps = self._parser.should_keep_alive() and not self._until_end
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         waiter, self._waiter = self._waiter, None
+        if self._timer is not None:
+            self._timer.cancel()
         self.is_fresh = False
         self._body = []
         if not keeps:
@@ -163,6 +166,8 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         waiter, self._waiter = self._waiter, None
+        if self._timer is not None:
+            self._timer.cancel()
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
