@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from agentrl_controller import Controller, ControllerConfig
-from agentrl_controller.api.dashboard import add_dashboard
 from agentrl_controller.sessions import Session, SessionState
 from agentrl_core import Heartbeat
 from agentrl_core.sockets import listen
@@ -54,10 +54,9 @@ class Served:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.controller = Controller(config)
-        app = self.controller.app
-        if all(getattr(route, "path", "") != "/dashboard/{name}" for route in app.routes):
-            add_dashboard(app, self.controller)
-        options = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, lifespan="on")
+        options = uvicorn.Config(
+            self.controller.app, log_level="error", timeout_graceful_shutdown=1, lifespan="on"
+        )
         self._server = Server(self.controller, options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -102,13 +101,13 @@ def until(condition: Any, *, within_s: float = 20.0) -> None:
 
 
 @contextlib.contextmanager
-def worker_of(served: Served, *options: str) -> Iterator[None]:
+def worker_of(url: str) -> Iterator[None]:
     """A process that serves `guess` to a controller."""
     words = [str(BIN / "agentrl-env"), "serve", "agentrl_env_sdk.tasks.guess:Guess"]
-    words += ["--controller", f"{served.url}/api", *options]
+    words += ["--controller", f"{url}/api"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: "guess" in served.controller.registry.tasks)
+        until(lambda: "guess" in httpx.get(f"{url}/api/list_workers").json())
         yield
     finally:
         process.terminate()
@@ -148,14 +147,43 @@ def serve() -> type[Served]:
     return Served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live() -> Iterator[Served]:
     """A controller with one real worker of `guess`."""
-    with Served(ControllerConfig()) as served, worker_of(served):
+    with Served(ControllerConfig()) as served, worker_of(served.url):
         yield served
 
 
-@pytest.fixture(scope="session")
+class Command:
+    """`agentrl-controller serve` in a process of its own.
+
+    Attributes:
+        url: where its page is.
+    """
+
+    def __init__(self) -> None:
+        words = [str(BIN / "agentrl-controller"), "serve", "--port", "0", "--no-grpc", "--store", "memory"]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        self.url = said[said.index("http") :].strip().removesuffix("/api")
+
+    def end(self) -> None:
+        """Ask it to end, and see that it does."""
+        self._process.terminate()
+        self._process.wait(10)
+
+
+@pytest.fixture
+def command() -> Iterator[Command]:
+    """The command with one real worker of `guess`."""
+    running = Command()
+    with worker_of(running.url):
+        yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
 def crowd() -> Iterator[Served]:
     """A controller with 10,000 sessions that nobody plays."""
     with Served(ControllerConfig(lease_s=10_000.0, audit_s=10_000.0, probe_s=10_000.0)) as served:
@@ -164,7 +192,8 @@ def crowd() -> Iterator[Served]:
         served.do(lambda controller: controller.sessions.live.clear())
 
 
-@pytest.fixture(scope="session")
+# Playwright runs a loop of its own in this thread, which no test with another loop may meet.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not shutil.which(CHROMIUM):
         pytest.skip(f"{CHROMIUM} is missing; Debian has it in the package `chromium`")

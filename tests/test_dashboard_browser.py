@@ -263,6 +263,23 @@ def test_rows_stay_where_they_are_under_the_pointer(crowd, watch):
     expect(first.get_by_role("link")).not_to_have_text(before)
 
 
+# --- served by the command
+
+
+def test_the_command_serves_it_and_open_streams_do_not_hold_up_its_end(command, watch):
+    page = watch.open(command, "#/play", expected="ERR_")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("heading", name="You are the agent")).to_be_visible()
+    page.get_by_label(re.compile("^number")).fill("1")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article", name="Tool, guess")).to_contain_text("out of range")
+    page.goto(f"{command.url}/#/workers")
+    expect(page.get_by_role("row", name=re.compile("guess"))).to_contain_text("1 / 64")
+    expect(page.locator("#status")).to_have_text("Live")
+    command.end()
+    expect(page.locator("#status")).to_have_text("Disconnected")
+
+
 # --- when things are not as they should be
 
 

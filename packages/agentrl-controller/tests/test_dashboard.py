@@ -12,20 +12,14 @@ import pytest
 
 from agentrl_controller import Controller, ControllerConfig
 from agentrl_controller.api import dashboard
+from agentrl_controller.history import History
 from agentrl_controller.sessions import Session, SessionState
 from agentrl_core import Heartbeat
 
 
-def app_of(controller: Controller) -> Any:
-    app = controller.app
-    if all(getattr(route, "path", "") != "/dashboard/{name}" for route in app.routes):
-        dashboard.add_dashboard(app, controller)
-    return app
-
-
 @pytest.fixture
 async def http(controller: Controller) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app_of(controller))
+    transport = httpx.ASGITransport(controller.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client
 
@@ -116,7 +110,7 @@ async def follow(controller: Controller) -> AsyncIterator[Any]:
     streams: list[Stream] = []
 
     def begin(query: str) -> Stream:
-        streams.append(Stream(app_of(controller), query))
+        streams.append(Stream(controller.app, query))
         return streams[-1]
 
     yield begin
@@ -330,8 +324,8 @@ async def test_the_charts_fill_second_by_second(controller, follow):
 
 async def test_the_charts_fill_without_a_visitor(until, monkeypatch):
     taken: list[float] = []
-    monkeypatch.setattr(dashboard.History, "sample", lambda self, at, *rest, **more: taken.append(at))
-    app = app_of(Controller(ControllerConfig()))
+    monkeypatch.setattr(History, "sample", lambda self, at, *rest, **more: taken.append(at))
+    app = Controller(ControllerConfig()).app
     async with app.router.lifespan_context(app):
         await until(lambda: len(taken) >= 3)
     assert taken == sorted(taken)

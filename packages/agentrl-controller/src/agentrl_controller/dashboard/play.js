@@ -139,7 +139,10 @@ export function play(page) {
     composer.offer(toolsOf(next.entries), { isOver: !next.is_live, reason: next.reason });
     finish.hidden = !next.is_live;
     again.hidden = next.is_live;
-    if (isNew) composer.focus();
+    if (isNew) {
+      composer.focus();
+      scrollTo({ top: document.documentElement.scrollHeight });
+    }
     isNew = false;
   }
 
