@@ -134,7 +134,7 @@ async def test_a_machine_without_descriptors_says_so_and_loses_nothing(agent, ma
 async def test_what_is_no_message_changes_nothing(controller, agent, make_worker, body):
     worker = await make_worker()
     session_id, _ = await agent.start()
-    with pytest.raises(SessionError, match="must be a list|is no JSON") as caught:
+    with pytest.raises(SessionError, match=r"must be a list|is no JSON") as caught:
         await controller.interact(session_id, body)
     assert caught.value.code is ErrorCode.BAD_REQUEST
     assert worker.count("interact") == 0

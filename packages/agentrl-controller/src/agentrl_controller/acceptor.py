@@ -15,8 +15,8 @@ _PAUSE_S = 0.1
 class Acceptor:
     """Accepts many connections a turn of the event loop.
 
-    uvloop takes one a turn. With a thousand busy connections a turn takes tens of milliseconds, and a thousand
-    more would wait for seconds.
+    uvloop takes one a turn. With a thousand busy connections a turn takes tens of milliseconds, and a
+    thousand more would wait for seconds.
 
     Args:
         listener: a socket that listens.

@@ -20,13 +20,23 @@ _TIMEOUT_S = 5.0
 
 
 class Audit:
-    """Asks workers for their sessions; one question at a time to each."""
+    """Asks workers for their sessions; one question at a time to each.
+
+    With `adopts`, sessions that a worker plays when it is first seen and nobody knows are taken up.
+    """
 
     def __init__(
-        self, pool: Pool, gateway: Gateway, cancellations: Cancellations, background: Background
+        self,
+        pool: Pool,
+        gateway: Gateway,
+        cancellations: Cancellations,
+        background: Background,
+        *,
+        adopts: bool,
     ) -> None:
         self._pool = pool
         self._gateway = gateway
+        self._adopts = adopts
         self._cancellations = cancellations
         self._background = background
         self._running: dict[Worker, asyncio.Task[None]] = {}
@@ -68,7 +78,7 @@ class Audit:
             ended = self._pool.sessions.recall(session_id)
             if ended is not None and ended.state is SessionState.LOST:
                 self._cancellations.disown(ended)
-            elif ended is None and is_new and session_id not in self._pool.sessions.live:
+            elif ended is None and is_new and self._adopts and session_id not in self._pool.sessions.live:
                 self._pool.adopt(session_id, index, worker)
 
     def _idle(self, worker: Worker) -> list[Session]:

@@ -18,15 +18,16 @@ from agentrl_controller.config import ControllerConfig, Scope
 from agentrl_controller.exchanges import Exchanges
 from agentrl_controller.guard import Guard
 from agentrl_controller.journal import Journal
+from agentrl_controller.peers import Peers
 from agentrl_controller.pool import Pool
 from agentrl_controller.recovery import Recovery
 from agentrl_controller.registry import Worker
 from agentrl_controller.starts import Started, Starts
 from agentrl_controller.statistics import Statistics
-from agentrl_controller.store import MemoryStore, Store
+from agentrl_controller.store import MemoryStore, RedisStore, Store
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Gateway, HttpTransport, Transport
-from agentrl_controller.wire import decode
+from agentrl_controller.wire import decode, encode
 from agentrl_core import ErrorCode, Heartbeat, SessionError, StartRequest, WorkerStatus
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Controller:
         statistics: counts and durations since the start.
         transcripts: what was said of late.
         guard: who may do what.
+        peers: the other replicas; None where there can be none.
         is_running: whether it has been entered and not been stopped.
     """
 
@@ -72,11 +74,18 @@ class Controller:
         self._transports: dict[str, Transport] = {"http": http, "https": http}
         gateway = self._gateway = Gateway(self._transports)
         self._cancellations = cancellations = Cancellations(pool, gateway, background)
-        self._audit = Audit(pool, gateway, cancellations, background)
+        # Where controllers share a store, a session that this one has no record of is another one's.
+        is_shared = isinstance(self._store, RedisStore)
+        self._audit = Audit(pool, gateway, cancellations, background, adopts=not is_shared)
         shown = (self.statistics, self.transcripts)
         self._starts = Starts(config, pool, gateway, cancellations, background, *shown)
         self._exchanges = Exchanges(config, pool, gateway, cancellations, self._audit, *shown)
         self._recovery = Recovery(pool, self._starts, cancellations)
+        self.peers = (
+            Peers(self._store, pool, self._recovery, background, self._told)
+            if isinstance(self._store, RedisStore)
+            else None
+        )
         self._beats: dict[bytes, Worker] = {}
         self._streamed: dict[str, tuple[dict[str, Any], Worker]] = {}
 
@@ -100,7 +109,48 @@ class Controller:
         await self._exchanges.close()
         await self._background.close()
         await self._gateway.close()
+        if self.peers is not None:
+            await self.peers.close()
         await self._store.close()
+
+    async def join(self, url: str) -> None:
+        """Join the replicas that share the store, if it can be shared.
+
+        Args:
+            url: where they reach the API of this one.
+        """
+        if self.peers is not None:
+            await self.peers.open(url)
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        if self.peers is not None:
+            self.peers.tell(kind, **content)
+
+    def _told(self, message: dict[str, Any]) -> None:
+        """Another replica tells what happened there."""
+        kind = message["kind"]
+        if kind == "beat":
+            worker = self._pool.heartbeat(Heartbeat.model_validate(decode(message["body"])))
+            worker.via = message["via"]
+            if worker.via:
+                assert self.peers is not None
+                self.peers.hand_over(worker)
+            return
+        if kind == "notice":
+            self._cancellations.note(message["session"])
+            return
+        if kind == "cancel_all":
+            self._background.spawn(self._cancel_all(message["task"], None))
+            return
+        worker = self.registry.at(message["task"], message["address"])
+        if worker is None:
+            return
+        if kind == "seen":
+            worker.last_visit = time.monotonic()
+        elif kind == "stale":
+            self._pool.drain(worker, stale=message["stale"])
+        elif kind == "clean":
+            self._background.spawn(self._cancel_all(None, worker))
 
     async def serve_grpc(self, host: str, port: int, *, tls: "grpc.ServerCredentials | None" = None) -> int:
         """Take the streams of task workers; returns the port, a free one for 0.
@@ -127,9 +177,12 @@ class Controller:
         known, worker = self._streamed.get(fields["address"], (None, None))
         if known is fields and worker is not None and worker.is_alive:
             worker.last_visit = worker.heard = time.monotonic()
+            self._tell("seen", task=worker.task, address=worker.address)
         else:
             worker = self.heartbeat(Heartbeat.model_validate(fields))
+            worker.via = ""
             self._streamed[fields["address"]] = (fields, worker)
+            self._tell("beat", body=encode(fields), via=self._store.replica)
         if worker.full_until == math.inf:
             worker.full_until = 0.0
             self._pool.admit(worker.task)
@@ -256,7 +309,14 @@ class Controller:
         await self._cancellations.cancel(session_id)
 
     async def cancel_all(self, task: str | None = None, *, worker: Worker | None = None) -> None:
-        """End every session, or those of one task or worker."""
+        """End every session, or those of one task or worker, on every replica."""
+        if worker is None:
+            self._tell("cancel_all", task=task)
+        else:
+            self._tell("clean", task=worker.task, address=worker.address)
+        await self._cancel_all(task, worker)
+
+    async def _cancel_all(self, task: str | None, worker: Worker | None) -> None:
         chosen = [
             session.id
             for session in self.sessions.live.values()
@@ -266,6 +326,8 @@ class Controller:
 
     def cancel_notice(self, session_id: int) -> None:
         """A worker says that a cancelled session has ended there."""
+        if session_id not in self.sessions.live:
+            self._tell("notice", session=session_id)
         self._cancellations.note(session_id)
 
     def receive_heartbeat(self, body: bytes, *, peer: str | None = None) -> Worker:
@@ -285,6 +347,7 @@ class Controller:
         worker = self._beats.get(digest)
         if worker is not None and worker.is_alive:
             worker.last_visit = worker.heard = time.monotonic()
+            self._tell("seen", task=worker.task, address=worker.address)
             return worker
         try:
             fields = decode(body)
@@ -295,6 +358,7 @@ class Controller:
             key: known for key, known in self._beats.items() if known is not worker and known.is_alive
         }
         self._beats[digest] = worker
+        self._tell("beat", body=body, via="")
         return worker
 
     def heartbeat(self, beat: Heartbeat, *, peer: str | None = None) -> Worker:
@@ -312,6 +376,7 @@ class Controller:
     def mark_stale(self, worker: Worker, *, stale: bool) -> None:
         """Drain a worker, which keeps its sessions and gets no new one, or end its draining."""
         self._pool.drain(worker, stale=stale)
+        self._tell("stale", task=worker.task, address=worker.address, stale=stale)
 
     async def sync_all(self) -> None:
         """Compare with every worker which sessions it knows; those it has forgotten are lost."""

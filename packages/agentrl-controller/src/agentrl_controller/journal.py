@@ -38,6 +38,7 @@ class Journal:
             reason=session.reason,
             request_id=session.request_id,
             answer=body,
+            owner=self._store.replica,
         )
         self._put("session", str(session.id), record)
 
@@ -55,6 +56,7 @@ class Journal:
             native=worker.native,
             instance=worker.instance,
             stale=worker.stale,
+            owner=worker.via,
         )
         self._put("worker", _key(worker), record)
 
@@ -69,6 +71,10 @@ class Journal:
     def drop_task(self, name: str) -> None:
         """Forget a task."""
         self._store.drop("task", name)
+
+    async def flush(self) -> None:
+        """Return when everything so far outlives the controller."""
+        await self._store.flush()
 
     def _put(self, kind: str, key: str, record: Record) -> None:
         try:

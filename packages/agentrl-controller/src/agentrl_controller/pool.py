@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
 from agentrl_controller.addresses import AllowList
-from agentrl_controller.admission import Admission, NoSlotError, Ticket
+from agentrl_controller.admission import RETRY_AFTER_S, Admission, NoSlotError, Ticket
 from agentrl_controller.config import ControllerConfig
 from agentrl_controller.journal import Journal
 from agentrl_controller.placement import place
@@ -29,6 +30,7 @@ class Pool:
         registry: workers by task.
         sessions: live and lately ended sessions.
         admission: who waits.
+        changed: called with a worker whose taken slots have changed.
     """
 
     def __init__(self, config: ControllerConfig, journal: Journal, statistics: Statistics) -> None:
@@ -43,6 +45,7 @@ class Pool:
             client_weights=config.client_weights,
         )
         self._homes: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self.changed: Callable[[Worker], None] = lambda _: None
 
     async def take(self, ticket: Ticket, *, end: float, again: bool = False) -> Session:
         """A session on a worker with a free slot, after those whose turn is before.
@@ -142,6 +145,7 @@ class Pool:
         )
         self.sessions.add(session)
         self._journal.session(session)
+        self.changed(session.worker)
         return session
 
     def adopt(self, session_id: int, index: SampleIndex, worker: Worker) -> None:
@@ -185,6 +189,19 @@ class Pool:
         if was_starting or not session.worker.native:
             self._journal.session(session)
 
+    def abandon(self, sessions: Iterable[Session] | None = None) -> None:
+        """Let go of sessions, or of all, that another replica has now; who waits is told to ask again."""
+        for session in list(self.sessions.live.values() if sessions is None else sessions):
+            message = f"session {session.id} moved to another replica; ask again with the same request id"
+            session.fail(SessionError(message, code=ErrorCode.NO_CAPACITY, retry_after_s=RETRY_AFTER_S))
+            self.sessions.remove(session)
+            session.state = SessionState.LOST  # Whatever still comes for this object changes nothing.
+            self.changed(session.worker)
+
+    async def safe(self) -> None:
+        """Return when everything so far outlives the controller."""
+        await self._journal.flush()
+
     def note(self, session: Session) -> None:
         """Keep what a session does now."""
         self._journal.session(session)
@@ -193,6 +210,7 @@ class Pool:
         """End a session and give its slot to the next in line; nothing happens to one that has ended."""
         if self.sessions.end(session, state, reason=reason):
             self._journal.session(session)
+            self.changed(session.worker)
             if session.is_open:
                 session.worker.full_until = 0.0  # Now it has room for certain.
             self.admit(session.task)

@@ -1,6 +1,6 @@
 """Task workers as their heartbeats tell of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from agentrl_controller.addresses import AllowList
@@ -42,6 +42,8 @@ class Worker:
     """Sessions that hold a slot of it."""
     num_elsewhere: int = 0
     """Slots that other replicas of the controller have taken."""
+    via: str = ""
+    """The other replica that holds its stream; this one cannot reach it."""
 
     @property
     def is_alive(self) -> bool:
@@ -55,7 +57,7 @@ class Worker:
 
     def slots(self, *, now: float) -> Slots:
         """Its room, for placement."""
-        available = self.is_alive and not self.stale and now >= self.full_until
+        available = not self.via and self.is_alive and not self.stale and now >= self.full_until
         return Slots(self.id, self.capacity, self.num_taken, available)
 
     def __str__(self) -> str:
@@ -87,10 +89,15 @@ class Registry:
 
     Args:
         allowed: addresses that workers may have.
+
+    Attributes:
+        tasks: tasks by name.
+        number: gives a worker of a task and an address its number; they are counted where it is absent.
     """
 
     def __init__(self, allowed: AllowList) -> None:
         self.tasks: dict[str, TaskRecord] = {}
+        self.number: Callable[[str, str], int] | None = None
         self._allowed = allowed
         self._next_id = 1
 
@@ -127,9 +134,8 @@ class Registry:
             # A worker that was given up begins anew: its sessions here have ended.
             if worker is not None:
                 del record.workers[worker.id]
-            worker = self.add(
-                Worker(self._next_id, beat.name, beat.address, beat.concurrency, last_visit=now)
-            )
+            number = self.number(beat.name, beat.address) if self.number else self._next_id
+            worker = self.add(Worker(number, beat.name, beat.address, beat.concurrency, last_visit=now))
         worker.capacity = beat.concurrency
         worker.native, worker.instance = beat.native, beat.instance
         worker.last_visit = worker.heard = now

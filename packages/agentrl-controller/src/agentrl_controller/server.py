@@ -60,6 +60,10 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             return
         self._acceptors = [Acceptor(each, self._protocol, tls=self.config.ssl) for each in sockets or ()]
+        for listener in sockets or ():
+            url = url_of(listener, path="/api")
+            url = url.replace("http", "https", 1) if self.config.ssl else url
+            await self._controller.join(self._where.advertise or url)
         if self._where.grpc_port is not None:
             host = self._where.host
             tls = _credentials(self._controller.config)

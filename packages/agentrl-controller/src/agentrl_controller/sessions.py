@@ -161,6 +161,19 @@ class Sessions:
             raise SessionError(f"session {session_id} is unknown", code=ErrorCode.UNKNOWN_SESSION)
         return session
 
+    def knows(self, session_id: int) -> bool:
+        """Whether a session is live or ended lately."""
+        return session_id in self.live or session_id in self._ended
+
+    def remove(self, session: Session) -> None:
+        """Let go of a live session that goes on elsewhere."""
+        session.worker.sessions.discard(session.id)
+        del self.live[session.id]
+        for counter, name in ((self.by_task, session.task), (self.by_client, session.client)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]
+
     def recall(self, session_id: int) -> Session | None:
         """A session that ended lately."""
         ended = self._ended.get(session_id)
@@ -175,12 +188,7 @@ class Sessions:
         if session.state.has_ended:
             return False
         session.move(state, reason=reason)
-        session.worker.sessions.discard(session.id)
-        del self.live[session.id]
-        for counter, name in ((self.by_task, session.task), (self.by_client, session.client)):
-            counter[name] -= 1
-            if not counter[name]:
-                del counter[name]
+        self.remove(session)
         self.ended_count[state] += 1
         self.keep(session)
         return True

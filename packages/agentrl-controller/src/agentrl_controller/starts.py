@@ -211,7 +211,9 @@ class Starts:
         call = self._background.spawn(self._ask(session, answer, ticket, left_s))
         try:
             async with asyncio.timeout(max(0.0, left_s)):
-                return session.id, await answer
+                opening = await answer
+                await self._pool.safe()  # Whoever has the id can rely on it.
+                return session.id, opening
         except TimeoutError as error:
             self._cancellations.begin(session)
             message = f"{session.worker} began no session in the {max(0.0, left_s):.1f} s that were left"

@@ -20,6 +20,8 @@ from agentrl_controller.api.requests import body_of, parsed, session_id_of
 from agentrl_controller.controller import Controller
 from agentrl_controller.registry import Worker
 from agentrl_controller.sessions import Session, SessionState
+from agentrl_controller.store import SessionRecord
+from agentrl_controller.wire import decode
 from agentrl_core import ErrorCode, SessionError
 
 
@@ -90,8 +92,9 @@ class _AdminRoutes:
         worker = self._controller.registry.worker(body.name, body.worker_id)
         await self._controller.cancel_all(worker=worker)
 
-    async def clean_session(self, request: Request) -> None:
-        await self._controller.cancel(session_id_of(dict(request.scope["headers"])))
+    async def clean_session(self, request: Request) -> Response:
+        front: Front = request.app.state.front
+        return respond(request, await front.sessions.cancel(dict(request.scope["headers"]), b"", ""))
 
     async def sync_all(self) -> None:
         await self._controller.sync_all()
@@ -120,7 +123,17 @@ class _AdminRoutes:
 
     async def list_sessions(self) -> Response:
         live = self._controller.sessions.live
-        return JSONResponse({str(session.id): _session(session) for session in live.values()})
+        listed = {str(session.id): _session(session) for session in live.values()}
+        for record in await self._elsewhere():
+            worker = self._controller.registry.at(record.task, record.worker)
+            listed.setdefault(str(record.id), _record(record, worker.id if worker else 0))
+        return JSONResponse(listed)
+
+    async def _elsewhere(self) -> list[SessionRecord]:
+        """Live sessions of other replicas."""
+        peers = self._controller.peers
+        records = [] if peers is None else await peers.others()
+        return [record for record in records if not SessionState(record.state).has_ended]
 
     async def version(self) -> dict[str, Any]:
         return {"variant": "agentrl-python", "version": 1}
@@ -161,6 +174,21 @@ def _session(session: Session) -> dict[str, Any]:
         "locked": session.state in (SessionState.STARTING, SessionState.BUSY),
         "cancelling": session.state is SessionState.CANCELLING,
         "state": session.state,
+    }
+
+
+def _record(record: SessionRecord, worker_id: int) -> dict[str, Any]:
+    state = SessionState(record.state)
+    return {
+        "name": record.task,
+        "index": record.index,
+        "custom_task": None if record.custom_task is None else decode(record.custom_task),
+        "start": datetime.fromtimestamp(record.started, UTC).isoformat(),
+        "last_update": datetime.fromtimestamp(record.updated, UTC).isoformat(),
+        "worker_id": worker_id,
+        "locked": state in (SessionState.STARTING, SessionState.BUSY),
+        "cancelling": state is SessionState.CANCELLING,
+        "state": state,
     }
 
 

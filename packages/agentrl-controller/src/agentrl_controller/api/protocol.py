@@ -7,14 +7,14 @@ are pipelined behind an unanswered one, go the usual way through ASGI; both ways
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentrl_controller.api.errors import Answer, BodyTooLargeError
-from agentrl_controller.api.front import Front
+from agentrl_controller.api.front import Front, Handler
 from agentrl_controller.api.sessions import Exchange
 from agentrl_core import ErrorCode, SessionError
 
@@ -107,18 +107,23 @@ class FastRequest:
         if self.path == b"/api/interact":
             self._interact(body)
             return
-        route = sessions.start_sample if self.path == b"/api/start_sample" else sessions.cancel
-        self.task = self._protocol.loop.create_task(
-            self._finish(route(self.headers, body, self._protocol.peer))
-        )
+        self._spawn(sessions.start_sample if self.path == b"/api/start_sample" else sessions.cancel, body)
+
+    def _spawn(self, route: Handler, body: bytes) -> None:
+        work = self._finish(route(self.headers, body, self._protocol.peer))
+        self.task = self._protocol.loop.create_task(work)
         self._protocol.tasks.add(self.task)
         self.task.add_done_callback(self._protocol.tasks.discard)
 
     def _interact(self, body: bytes) -> None:
+        sessions = self._protocol.front.sessions
         try:
-            exchange = self._protocol.front.sessions.begin_interact(self.headers, body)
+            exchange = sessions.begin_interact(self.headers, body)
         except Exception as error:
-            self.refuse(error)
+            if isinstance(error, SessionError) and sessions.may_be_elsewhere(error):
+                self._spawn(sessions.interact, body)
+            else:
+                self.refuse(error)
             return
         self.exchange = exchange
         if exchange.answer.done():
@@ -127,7 +132,7 @@ class FastRequest:
             exchange.answer.add_done_callback(self._answered)
             self.timer = self._protocol.loop.call_later(exchange.limit_s, self._expire)
 
-    async def _finish(self, work: Coroutine[Any, Any, Answer]) -> None:
+    async def _finish(self, work: Awaitable[Answer]) -> None:
         try:
             answer = await work
         except Exception as error:

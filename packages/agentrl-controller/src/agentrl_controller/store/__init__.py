@@ -4,6 +4,7 @@ from pathlib import Path
 
 from agentrl_controller.store.base import KINDS, Record, SessionRecord, Store, TaskRecord, WorkerRecord
 from agentrl_controller.store.memory import MemoryStore
+from agentrl_controller.store.redis import RedisStore
 from agentrl_controller.store.sqlite import SqliteStore
 from agentrl_core import ConfigError
 
@@ -11,6 +12,7 @@ __all__ = [
     "KINDS",
     "MemoryStore",
     "Record",
+    "RedisStore",
     "SessionRecord",
     "SqliteStore",
     "Store",
@@ -21,7 +23,7 @@ __all__ = [
 
 
 def make_store(address: str) -> Store:
-    """The store at an address: `memory` or `sqlite:PATH`.
+    """The store at an address: `memory`, `sqlite:PATH` or `redis://HOST:PORT/DATABASE`.
 
     Raises:
         ConfigError: the address is none.
@@ -31,4 +33,6 @@ def make_store(address: str) -> Store:
         return MemoryStore()
     if kind == "sqlite" and rest:
         return SqliteStore(Path(rest.removeprefix("//")))
+    if kind in ("redis", "rediss") and rest:
+        return RedisStore(address)
     raise ConfigError(f"`store` must be memory, sqlite:PATH or redis://HOST:PORT/DB, got {address!r}")

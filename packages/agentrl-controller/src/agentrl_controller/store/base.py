@@ -36,6 +36,8 @@ class SessionRecord(msgspec.Struct, omit_defaults=True):
     """Id of the newest request."""
     answer: bytes | None = None
     """Answer to it."""
+    owner: str = ""
+    """The replica that has it, where controllers share the store."""
 
 
 class WorkerRecord(msgspec.Struct, omit_defaults=True):
@@ -55,6 +57,8 @@ class WorkerRecord(msgspec.Struct, omit_defaults=True):
     """Identity of its process."""
     stale: bool = False
     """Whether it is drained."""
+    owner: str = ""
+    """The replica that holds its stream, where it has one."""
 
 
 class TaskRecord(msgspec.Struct, omit_defaults=True):
@@ -78,6 +82,8 @@ class Store(Protocol):
 
     is_lasting: bool
     """Whether what is kept outlives the controller."""
+    replica: str
+    """Identity of this controller among those that share the store; empty where none do."""
 
     async def open(self) -> dict[str, dict[str, Record]]:
         """Begin, and return what was kept, by kind and key.

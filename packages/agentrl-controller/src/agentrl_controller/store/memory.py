@@ -7,6 +7,7 @@ class MemoryStore:
     """For those who don't mind that sessions end with the controller, unless workers report them."""
 
     is_lasting = False
+    replica = ""
 
     async def open(self) -> dict[str, dict[str, Record]]:
         """Nothing was kept."""

@@ -26,6 +26,8 @@ class Call:
     """Identity of the request; a repeated one may get the same answer again."""
     deadline_s: float | None = None
     """Longest wait that the worker is told; `timeout_s` where it is absent."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class WorkerReply:
     """JSON."""
     finish: bool | None = None
     """Whether it ends the session, where the worker says so outside the body."""
+    session_id: int | None = None
+    """The session that it began, where it is another controller's."""
 
 
 class WorkerError(AgentRLError):

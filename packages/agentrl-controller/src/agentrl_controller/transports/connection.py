@@ -13,6 +13,9 @@ FINISH_HEADER = b"x-session-finish"
 """Response header by which a worker says whether an answer is its session's last."""
 
 
+_MAX_DIGITS = 16
+
+
 class Connection(asyncio.Protocol):
     """Carries one request after the other.
 
@@ -30,6 +33,7 @@ class Connection(asyncio.Protocol):
         "_max_bytes",
         "_name",
         "_parser",
+        "_session_id",
         "_size",
         "_timer",
         "_transport",
@@ -58,6 +62,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._size = 0
         self._finish: bool | None = None
+        self._session_id: int | None = None
         self._until_end = False
 
     @property
@@ -89,7 +94,7 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by class.
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
@@ -119,14 +124,20 @@ class Connection(asyncio.Protocol):
         length = len(name)
         if length == 16 and name.lower() == FINISH_HEADER:
             self._finish = value == b"1"
-        elif length == 10 and name.lower() == b"keep-alive":
-            self.keep_alive_s = _keep_alive_s(value)
+        elif length == 10:
+            self._on_header_of_ten(name.lower(), value)
         elif length == 14 and name.lower() == b"content-length":
             self._until_end = False
             if len(value) > 15 or int(value) > self._max_bytes:
                 self._too_large()
         elif length == 17 and name.lower() == b"transfer-encoding":
             self._until_end = False
+
+    def _on_header_of_ten(self, name: bytes, value: bytes) -> None:
+        if name == b"keep-alive":
+            self.keep_alive_s = _keep_alive_s(value)
+        elif name == b"session_id" and value.isdigit() and len(value) <= _MAX_DIGITS:
+            self._session_id = int(value)
 
     def on_message_begin(self) -> None:
         self._until_end = True
@@ -153,7 +164,8 @@ class Connection(asyncio.Protocol):
         if not keeps:
             self.abort()
         if waiter is not None and not waiter.done():
-            waiter.set_result(WorkerReply(self._parser.get_status_code(), body, self._finish))
+            status = self._parser.get_status_code()
+            waiter.set_result(WorkerReply(status, body, self._finish, self._session_id))
 
     def _too_large(self) -> None:
         message = f"{self._name} answered more than {self._max_bytes} bytes"

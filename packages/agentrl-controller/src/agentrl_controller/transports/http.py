@@ -142,8 +142,10 @@ class HttpTransport:
         deadline_s = call.timeout_s if call.deadline_s is None else call.deadline_s
         session = "" if call.session_id is None else f"session_id: {call.session_id}\r\n"
         request = "" if call.request_id is None else f"x-request-id: {call.request_id}\r\n"
+        more = "".join(f"{name}: {value}\r\n" for name, value in call.headers)
         deadline_ms = max(1, int(deadline_s * 1000))
-        rest = f"{session}{request}x-deadline-ms: {deadline_ms}\r\ncontent-length: {len(call.body)}\r\n\r\n"
+        length = f"content-length: {len(call.body)}\r\n\r\n"
+        rest = f"{session}{request}{more}x-deadline-ms: {deadline_ms}\r\n{length}"
         return b"".join((head, rest.encode("latin-1"), call.body))
 
     def _head(self, origin: _Origin, call: Call) -> bytes:
