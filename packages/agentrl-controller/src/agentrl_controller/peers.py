@@ -152,7 +152,7 @@ class Peers:
 
     async def _take_over(self, replica: str, url: str) -> None:
         records = [record for record in await self._store.sessions() if record.owner == replica]
-        num_live = self._recovery.sessions(records)
+        num_live = self._recovery.sessions(records, others=True)
         _log.warning("replica %s at %s is gone; %d sessions go on here", replica, url, num_live)
         self._forget(replica)
         self.tell("took", replica=replica)
@@ -176,7 +176,7 @@ class Peers:
             for record in await self._store.sessions()
             if (record.owner, record.task, record.worker) == (sender, task, address)
         ]
-        self._recovery.sessions(records)
+        self._recovery.sessions(records, others=True)
 
     def _forget(self, replica: str) -> None:
         used = self._used.pop(replica, {})

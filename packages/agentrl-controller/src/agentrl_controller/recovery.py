@@ -66,8 +66,13 @@ class Recovery:
             )
         )
 
-    def sessions(self, records: Iterable[SessionRecord]) -> int:
-        """Take up sessions; returns how many live."""
+    def sessions(self, records: Iterable[SessionRecord], *, others: bool = False) -> int:
+        """Take up sessions; returns how many live.
+
+        Args:
+            records: what is known of them.
+            others: whether they were another replica's, so that the store must learn whose they are now.
+        """
         num_live = 0
         for record in sorted(records, key=lambda each: each.updated):
             worker = self._pool.registry.at(record.task, record.worker)
@@ -77,12 +82,16 @@ class Recovery:
             if session.state.has_ended:
                 self._pool.sessions.keep(session)
                 self._starts.resume(session)
+                if others:
+                    self._pool.note(session)
             elif worker.id == 0:
                 self._pool.sessions.add(session)
                 self._lose(session, f"session {session.id} is lost: its worker {record.worker} is gone")
             else:
                 num_live += 1
                 self._carry_on(session)
+                if others:
+                    self._pool.note(session)
         return num_live
 
     def _carry_on(self, session: Session) -> None:

@@ -5,6 +5,7 @@ import gc
 import logging
 import resource
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,8 +62,7 @@ class _Server(uvicorn.Server):
             return
         self._acceptors = [Acceptor(each, self._protocol, tls=self.config.ssl) for each in sockets or ()]
         for listener in sockets or ():
-            url = url_of(listener, path="/api")
-            url = url.replace("http", "https", 1) if self.config.ssl else url
+            url = _with_tls(url_of(listener, path="/api"), self._controller.config)
             await self._controller.join(self._where.advertise or url)
         if self._where.grpc_port is not None:
             host = self._where.host
@@ -104,12 +104,19 @@ def serve(config: ControllerConfig, store: Store, where: Address) -> None:
     set_up_logging()
     config = _within_limits(config)
     listener = listen(where.host, where.port)
-    controller = Controller(config, store=store)
-    front = controller.app.state.front
-    tls = config.tls
+    listener.listen(_BACKLOG)
+    url = url_of(listener, path="/api")
+    print(f"Serving the controller on {_with_tls(url, config)}", flush=True)  # noqa: T201
+    make_server(Controller(config, store=store), where).run(sockets=[listener])
+
+
+def make_server(controller: Controller, where: Address) -> uvicorn.Server:
+    """A server of a controller's app; `serve(sockets=[...])` runs it in an event loop."""
+    tls = controller.config.tls
+    most = controller.config.max_connections or sys.maxsize
     options = uvicorn.Config(
         controller.app,
-        http=fast_protocol(front, max_connections=config.max_connections or 1),  # type: ignore[arg-type]
+        http=fast_protocol(controller.app.state.front, max_connections=most),  # type: ignore[arg-type]
         loop="uvloop",
         lifespan="on",
         log_config=None,
@@ -122,10 +129,11 @@ def serve(config: ControllerConfig, store: Store, where: Address) -> None:
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )
-    listener.listen(_BACKLOG)
-    url = url_of(listener, path="/api")
-    print(f"Serving the controller on {url.replace('http', 'https', 1) if tls else url}", flush=True)  # noqa: T201
-    _Server(controller, options, where).run(sockets=[listener])
+    return _Server(controller, options, where)
+
+
+def _with_tls(url: str, config: ControllerConfig) -> str:
+    return url.replace("http", "https", 1) if config.tls else url
 
 
 def _credentials(config: ControllerConfig) -> "grpc.ServerCredentials | None":
