@@ -26,7 +26,7 @@ class FakeWorker:
         fail: route to (HTTP status, detail) that it answers.
         notice: called with each cancelled session; None keeps quiet.
         finish_at: the turn that ends a session.
-        replays: whether it is native: takes the controller's own bodies, answers repeated request ids as before.
+        replays: whether it is native: takes the controller's bodies, answers repeated request ids as before.
         broken: route to how many of its next requests are read and then cut off.
         replies: route to the raw body that it answers.
         late: route to how many of its next requests pass their deadline.

@@ -255,9 +255,13 @@ async def test_metrics_count_sessions_queue_and_workers(http, make_worker):
     await make_worker()
     await http.post("start_sample", json={"name": "task", "index": 0})
     text = (await http.get("http://127.0.0.1/metrics")).text
-    assert 'agentrl_sessions{task="task",state="idle"} 1' in text
-    assert 'agentrl_queue_depth{task="task"} 0' in text
-    assert 'agentrl_workers{task="task",status="ALIVE"} 1' in text
+    assert 'agentrl_sessions{state="idle",task="task"} 1.0' in text
+    assert 'agentrl_queue_depth{task="task"} 0.0' in text
+    assert 'agentrl_workers{status="ALIVE",task="task"} 1.0' in text
+    assert 'agentrl_slots{kind="taken",task="task"} 1.0' in text
+    assert 'agentrl_requests_total{route="start_sample"} 1.0' in text
+    assert 'agentrl_start_seconds_bucket{le="300.0"} 1.0' in text
+    assert "agentrl_start_seconds_count 1.0" in text
 
 
 async def test_a_token_is_asked_for_and_large_bodies_are_refused():
@@ -333,7 +337,9 @@ async def test_a_signal_stops_it_at_once_and_tells_everybody(fake_worker, until,
             session = await client.start("task", 0)
             calls = [asyncio.create_task(session.interact([])), asyncio.create_task(client.start("task", 0))]
             await until(lambda: worker.count("interact"))
-            while b'queue_depth{task="task"} 1' not in (await http.get(served.url[:-3] + "metrics")).content:
+            while (
+                b'queue_depth{task="task"} 1.0' not in (await http.get(served.url[:-3] + "metrics")).content
+            ):
                 await asyncio.sleep(0)
             began = time.monotonic()
             served.process.send_signal(stop)

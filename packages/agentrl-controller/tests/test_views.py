@@ -258,13 +258,13 @@ def test_long_texts_and_embedded_files_are_cut():
 
 
 def test_a_session_is_shown_with_its_conversation_from_an_entry_on(idle):
-    (session,) = add_sessions(idle, add_worker(idle), 1, num_exchanges=1, custom_task={"a": 1})
+    (session,) = add_sessions(idle, add_worker(idle), 1, num_exchanges=1, custom_task={"a": 1}, client="team")
     for kind in ("start", "agent", "environment"):
         idle.transcripts.add(session.id, kind, b'{"messages":[],"reward":0.5}')
     view = views.session_detail(idle, session.id, Conversation(), epoch=0.0, first=1)
     assert (view["num_entries"], list(view["entries"]), view["reward"]) == (3, ["1", "2"], 1.0)
     assert (view["rewards"], view["is_live"], view["is_whole"]) == ([0.5], True, True)
-    assert view["custom_task"] == '{"a":1}'
+    assert (view["custom_task"], view["client"]) == ('{"a":1}', "team")
 
 
 def test_a_session_whose_beginning_is_no_longer_kept_says_so(idle):

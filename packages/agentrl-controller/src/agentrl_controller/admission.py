@@ -37,6 +37,8 @@ class Ticket:
     """Who asks."""
     start_id: str | None = None
     """The start's request id."""
+    trace: str | None = None
+    """The caller's `traceparent`."""
     granted: "asyncio.Future[Session]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )

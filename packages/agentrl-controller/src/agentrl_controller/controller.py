@@ -25,6 +25,7 @@ from agentrl_controller.registry import Worker
 from agentrl_controller.starts import Started, Starts
 from agentrl_controller.statistics import Statistics
 from agentrl_controller.store import MemoryStore, RedisStore, Store
+from agentrl_controller.tracing import Tracing
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Gateway, HttpTransport, Transport
 from agentrl_controller.wire import decode, encode
@@ -77,7 +78,8 @@ class Controller:
         # Where controllers share a store, a session that this one has no record of is another one's.
         is_shared = isinstance(self._store, RedisStore)
         self._audit = Audit(pool, gateway, cancellations, background, adopts=not is_shared)
-        shown = (self.statistics, self.transcripts)
+        self._tracing = Tracing(config.otlp_endpoint)
+        shown = (self.statistics, self.transcripts, self._tracing)
         self._starts = Starts(config, pool, gateway, cancellations, background, *shown)
         self._exchanges = Exchanges(config, pool, gateway, cancellations, self._audit, *shown)
         self._recovery = Recovery(pool, self._starts, cancellations)
@@ -111,7 +113,13 @@ class Controller:
         await self._gateway.close()
         if self.peers is not None:
             await self.peers.close()
+        self._tracing.close()
         await self._store.close()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Exchanges under way."""
+        return self._exchanges.num_running
 
     async def join(self, url: str) -> None:
         """Join the replicas that share the store, if it can be shared.
@@ -221,6 +229,7 @@ class Controller:
         client: str = "",
         request_id: str | None = None,
         deadline_s: float | None = None,
+        trace: str | None = None,
     ) -> Started:
         """Open a session, waiting in line for a slot; returns its id and the body of the first answer.
 
@@ -231,6 +240,7 @@ class Controller:
             client: who asks; clients in a line take turns.
             request_id: one that has opened a session gives the same answer again.
             deadline_s: longest wait.
+            trace: the caller's `traceparent`, of OpenTelemetry.
 
         Raises:
             SessionError: unknown task or sample, no slot in time, or the worker failed.
@@ -239,7 +249,9 @@ class Controller:
         if request_id is not None:
             _check_id(request_id)
         self.statistics.requests["start_sample"] += 1
-        return await self._starts.start(request, client=client, request_id=request_id, deadline_s=deadline_s)
+        return await self._starts.start(
+            request, client=client, request_id=request_id, deadline_s=deadline_s, trace=trace
+        )
 
     async def interact(
         self,
@@ -271,7 +283,13 @@ class Controller:
             raise self.expire(session_id, limit_s, cancels=cancels) from error
 
     def begin_interact(
-        self, session_id: int, body: bytes, *, request_id: str | None, deadline_s: float | None
+        self,
+        session_id: int,
+        body: bytes,
+        *,
+        request_id: str | None,
+        deadline_s: float | None,
+        trace: str | None = None,
     ) -> "tuple[asyncio.Future[bytes], float]":
         """Hand messages to a session without waiting.
 
@@ -287,7 +305,7 @@ class Controller:
             _check_id(request_id)
         self.statistics.requests["interact"] += 1
         limit_s = self.config.interact_timeout_s if deadline_s is None else deadline_s
-        answer = self._exchanges.begin(session_id, body, request_id=request_id, limit_s=limit_s)
+        answer = self._exchanges.begin(session_id, body, request_id=request_id, limit_s=limit_s, trace=trace)
         return answer, limit_s
 
     def expire(self, session_id: int, limit_s: float, *, cancels: bool) -> SessionError:

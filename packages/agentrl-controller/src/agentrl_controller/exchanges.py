@@ -13,6 +13,7 @@ from agentrl_controller.config import ControllerConfig
 from agentrl_controller.pool import Pool
 from agentrl_controller.sessions import Session, SessionState
 from agentrl_controller.statistics import Statistics
+from agentrl_controller.tracing import Headers, Tracing
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Call, Gateway, WorkerError, WorkerReply
 from agentrl_controller.wire import decode, encode
@@ -39,6 +40,7 @@ class Exchanges:
         audit: Audit,
         statistics: Statistics,
         transcripts: Transcripts,
+        tracing: Tracing,
     ) -> None:
         self._config = config
         self._pool = pool
@@ -47,13 +49,14 @@ class Exchanges:
         self._audit = audit
         self._statistics = statistics
         self._transcripts = transcripts
+        self._tracing = tracing
         self._max_running = config.max_in_flight or 10**9
         # Exchanges without an id of their own must not repeat those of an earlier life of the controller.
         self._unique = token_hex(4)
         self.num_running = 0
 
     def begin(
-        self, session_id: int, body: bytes, *, request_id: str | None, limit_s: float
+        self, session_id: int, body: bytes, *, request_id: str | None, limit_s: float, trace: str | None
     ) -> "asyncio.Future[bytes]":
         """Hand messages to a session.
 
@@ -62,6 +65,7 @@ class Exchanges:
             body: `{"messages": [...]}` as JSON.
             request_id: a repeated one gets the same answer.
             limit_s: how long the caller waits.
+            trace: the caller's `traceparent`.
 
         Returns:
             The body of the worker's answer, or why there is none. Callers share it and must not cancel it.
@@ -90,7 +94,9 @@ class Exchanges:
             self._pool.note(session)
         self._transcripts.add(session_id, "agent", body)
         self.num_running += 1
-        session.job = asyncio.get_running_loop().create_task(self._exchange(session, answer, data, limit_s))
+        session.job = asyncio.get_running_loop().create_task(
+            self._exchange(session, answer, data, limit_s, trace)
+        )
         return answer
 
     async def close(self) -> None:
@@ -111,11 +117,21 @@ class Exchanges:
         return error
 
     async def _exchange(
-        self, session: Session, answer: "asyncio.Future[bytes]", data: bytes, limit_s: float
+        self,
+        session: Session,
+        answer: "asyncio.Future[bytes]",
+        data: bytes,
+        limit_s: float,
+        trace: str | None,
     ) -> None:
         sent = time.monotonic()
         try:
-            reply = await self._ask(session, data, limit_s)
+            if self._tracing.is_on:
+                about = {"task": session.task, "session": str(session.id), "worker": session.worker.address}
+                with self._tracing.span("interact", trace, **about) as headers:
+                    reply = await self._ask(session, data, limit_s, headers)
+            else:
+                reply = await self._ask(session, data, limit_s, ())
             self._statistics.worker_s.observe(time.monotonic() - sent)
             result, finished = answer_of(reply, session.worker)
             self._transcripts.add(session.id, "environment", result)
@@ -141,7 +157,7 @@ class Exchanges:
             self.num_running -= 1
             session.job = None
 
-    async def _ask(self, session: Session, data: bytes, limit_s: float) -> WorkerReply:
+    async def _ask(self, session: Session, data: bytes, limit_s: float, headers: Headers) -> WorkerReply:
         """The worker's answer, asked for again where only the caller's deadline has passed.
 
         Raises:
@@ -161,6 +177,7 @@ class Exchanges:
                 session_id=session.id if worker.native else None,
                 request_id=request_id,
                 deadline_s=(told_end if now < told_end else end) - now,
+                headers=headers,
             )
             try:
                 return await self._gateway.call(worker, call)

@@ -15,6 +15,7 @@ from agentrl_controller.pool import Pool
 from agentrl_controller.registry import sample_of
 from agentrl_controller.sessions import Session, SessionState
 from agentrl_controller.statistics import Statistics
+from agentrl_controller.tracing import Tracing
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Call, Gateway, WorkerError
 from agentrl_controller.wire import encode
@@ -56,6 +57,7 @@ class Starts:
         background: Background,
         statistics: Statistics,
         transcripts: Transcripts,
+        tracing: Tracing,
     ) -> None:
         self._config = config
         self._pool = pool
@@ -64,10 +66,17 @@ class Starts:
         self._background = background
         self._statistics = statistics
         self._transcripts = transcripts
+        self._tracing = tracing
         self._by_id: OrderedDict[str, _Start] = OrderedDict()
 
     async def start(
-        self, request: StartRequest, *, client: str, request_id: str | None, deadline_s: float | None
+        self,
+        request: StartRequest,
+        *,
+        client: str,
+        request_id: str | None,
+        deadline_s: float | None,
+        trace: str | None,
     ) -> Started:
         """Open a session, waiting in line for a slot.
 
@@ -80,7 +89,7 @@ class Starts:
         limit_s = self._config.start_timeout_s if deadline_s is None else deadline_s
         begun = self._by_id.get(request_id) if request_id is not None else None
         if begun is None:
-            begun = self._begin(Ticket(request, self._check(request), client, request_id), limit_s)
+            begun = self._begin(Ticket(request, self._check(request), client, request_id, trace), limit_s)
         began = time.monotonic()
         if begun.job is None:
             begun.job = self._background.spawn(self._repeat(begun, limit_s))
@@ -228,7 +237,10 @@ class Starts:
         self, session: Session, answer: "asyncio.Future[bytes]", ticket: Ticket, left_s: float
     ) -> None:
         try:
-            reply = await self._gateway.call(session.worker, _call(session, ticket, left_s))
+            about = {"task": session.task, "session": str(session.id), "worker": session.worker.address}
+            with self._tracing.span("start_sample", ticket.trace, **about) as headers:
+                call = replace(_call(session, ticket, left_s), headers=headers)
+                reply = await self._gateway.call(session.worker, call)
             body, finished = answer_of(reply, session.worker)
         except WorkerError as error:
             self._refused(session, answer, error)

@@ -238,6 +238,7 @@ def session_detail(
         **_session(session, epoch),
         "worker_address": session.worker.address,
         "is_live": session.id in controller.sessions.live,
+        "client": session.client,
         "reason": session.reason,
         "custom_task": None if session.custom_task is None else clip(encode(session.custom_task).decode()),
         "is_whole": session.num_exchanges == 0 or (bool(rows) and rows[0]["kind"] == "start"),

@@ -81,6 +81,12 @@ def request_id_of(headers: Headers) -> str | None:
     return header.decode("latin-1") if header is not None else None
 
 
+def trace_of(headers: Headers) -> str | None:
+    """The caller's place in a trace, where it has one."""
+    header = headers.get(b"traceparent")
+    return header.decode("latin-1") if header is not None else None
+
+
 def deadline_s_of(headers: Headers) -> float | None:
     """How long the caller waits; None where it does not say.
 

@@ -12,6 +12,7 @@ from agentrl_controller.api.requests import (
     parsed,
     request_id_of,
     session_id_of,
+    trace_of,
 )
 from agentrl_controller.config import Scope
 from agentrl_controller.controller import Controller
@@ -56,6 +57,7 @@ class SessionRoutes:
             client=client_of(headers, owner=owner, peer=peer),
             request_id=request_id_of(headers),
             deadline_s=deadline_s,
+            trace=trace_of(headers),
         )
         return Answer(opening, headers=_named(session_id))
 
@@ -70,7 +72,11 @@ class SessionRoutes:
         ends = cancels(headers)
         session_id = session_id_of(headers)
         answer, limit_s = self._controller.begin_interact(
-            session_id, body, request_id=request_id_of(headers), deadline_s=deadline_s
+            session_id,
+            body,
+            request_id=request_id_of(headers),
+            deadline_s=deadline_s,
+            trace=trace_of(headers),
         )
         return Exchange(answer, session_id, limit_s, ends)
 

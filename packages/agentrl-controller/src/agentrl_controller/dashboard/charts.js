@@ -40,11 +40,12 @@ function area(run, x, y, floor) {
 
 /** Quarter of an hour of one or more series, with a read-out that follows pointer and arrow keys. */
 export class LineChart {
-  constructor({ title, series, format, tick = format }) {
+  constructor({ title, series, format, tick = format, lowest = 0 }) {
     this.title = title;
     this.series = series;
     this.format = format;
     this.tick = tick;
+    this.lowest = lowest; // The scale reaches at least this far.
     this.points = [];
     this.cursor = null;
     this.width = 0;
@@ -113,7 +114,7 @@ export class LineChart {
     if (!this.width) return;
     const { points, series, width } = this;
     const floor = HEIGHT - MARGIN.bottom;
-    const top = ceiling(Math.max(0, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))));
+    const top = ceiling(Math.max(this.lowest, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))));
     const x = (at) => MARGIN.left + ((at - this.#first()) / SPAN_S) * this.#inner();
     const y = (value) => floor - (value / top) * (floor - MARGIN.top);
     const shown = this.#at();

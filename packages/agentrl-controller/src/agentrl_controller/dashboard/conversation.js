@@ -14,6 +14,7 @@ export class Conversation {
     this.element = h("div", { class: "conversation", role: "log", "aria-label": "Conversation" });
     this.toolNames = new Map(); // From a call's id to the name of its tool.
     this.keyed = new Keyed(this.element, { create: (entry, key) => this.#entry(entry, key) });
+    this.places = new Map();
     this.start = null;
   }
 
@@ -21,6 +22,12 @@ export class Conversation {
   show(entries) {
     const keys = Object.keys(entries).sort((one, other) => one - other);
     this.start = keys.length ? entries[keys[0]].at : null;
+    // A conversation of which the beginning was dropped begins anew, with other entries of the same numbers.
+    for (const key of keys) {
+      const place = `${entries[key].at} ${entries[key].kind}`;
+      if (this.places.get(key) !== place) this.keyed.drop(key);
+      this.places.set(key, place);
+    }
     this.keyed.show(keys, entries);
   }
 

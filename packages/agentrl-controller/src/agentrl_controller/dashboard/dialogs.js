@@ -42,7 +42,7 @@ export function token(wasRefused) {
   },
   h("h2", {}, "This controller asks for a token"),
   h("p", { id: "token-note" }, wasRefused ? h("strong", { class: "bad" }, "That token was refused. ") : null,
-    "It was given to the controller by --token or AGENTRL_TOKEN. This tab keeps it until it is closed."),
+    "It was given to the controller by ", h("code", {}, "--token"), " or ", h("code", {}, "AGENTRL_TOKEN"), ". This tab keeps it until it is closed."),
   h("div", { class: "field" }, h("label", { for: "token" }, "Token"), field),
   h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Unlock")));
   return show(form, { label: "Token" });

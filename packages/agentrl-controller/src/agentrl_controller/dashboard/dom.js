@@ -48,14 +48,14 @@ export class Keyed {
     this.nodes = new Map();
   }
 
+  drop(key) {
+    this.nodes.get(key)?.remove();
+    this.nodes.delete(key);
+  }
+
   show(keys, rows) {
     const wanted = new Set(keys);
-    for (const [key, node] of this.nodes) {
-      if (!wanted.has(key)) {
-        node.remove();
-        this.nodes.delete(key);
-      }
-    }
+    for (const key of [...this.nodes.keys()]) if (!wanted.has(key)) this.drop(key);
     let next = this.parent.firstElementChild;
     for (const key of keys) {
       let node = this.nodes.get(key);

@@ -35,9 +35,9 @@ export function overview() {
     p99: new Tile("Slow turn (p99)", "interact_p99_s"),
   };
   const charts = [
-    new LineChart({ title: "Requests a second", format: rate, series: [{ key: "requests_per_s", label: "Requests", tone: "c1", filled: true }, { key: "errors_per_s", label: "Errors", tone: "c4" }] }),
-    new LineChart({ title: "Time of a turn", format: duration, tick: round, series: [{ key: "interact_p99_s", label: "p99", tone: "c2" }, { key: "interact_p50_s", label: "p50", tone: "c1" }, { key: "worker_p50_s", label: "in the worker, p50", tone: "c3 dashed" }] }),
-    new LineChart({ title: "Sessions", format: (value) => count(value === undefined || value === null ? value : Math.round(value)), series: [{ key: "live", label: "Live", tone: "c1", filled: true }, { key: "waiting", label: "Waiting", tone: "c2" }] }),
+    new LineChart({ title: "Requests a second", format: rate, tick: count, series: [{ key: "requests_per_s", label: "Requests", tone: "c1", filled: true }, { key: "errors_per_s", label: "Errors", tone: "c4" }] }),
+    new LineChart({ title: "Time of a turn", format: duration, tick: round, series: [{ key: "interact_p99_s", label: "p99", tone: "c2" }, { key: "interact_p50_s", label: "p50", tone: "c1" }, { key: "worker_p50_s", label: "worker p50", tone: "c3 dashed" }] }),
+    new LineChart({ title: "Sessions", format: count, lowest: 2, series: [{ key: "live", label: "Live", tone: "c1", filled: true }, { key: "waiting", label: "Waiting", tone: "c2" }] }),
   ];
   const tasks = taskTable();
   const nothing = empty("No task worker yet",
@@ -70,7 +70,7 @@ export function overview() {
 function showTiles(tiles, state, points) {
   const capacity = Object.values(state.tasks).reduce((sum, task) => sum + task.capacity, 0);
   const busy = state.states.busy ?? 0;
-  tiles.live.show(count(state.live), state.live ? `${count(busy)} in the environment, ${count(state.live - busy)} with the agent` : `${plural(capacity, "slot")} free`, points);
+  tiles.live.show(count(state.live), state.live ? `${count(busy)} in the environment, ${count(state.live - busy)} with the agent` : capacity ? `${plural(capacity, "slot")} free` : "no slot yet", points);
   tiles.waiting.show(count(state.waiting), state.waiting ? `for ${plural(capacity, "slot")}` : "nobody waits", points);
   tiles.requests.show(rate(state.requests_per_s), state.errors_per_s ? `${rate(state.errors_per_s)} errors a second` : "no errors", points);
   tiles.p50.show(duration(state.interact_p50_s), latencyNote(state.worker_p50_s), points);

@@ -95,7 +95,7 @@ export class Facts {
     this.used = time();
     this.values = {};
     this.element = h("dl", { class: "facts panel" });
-    for (const [key, label] of [["task", "Task"], ["index", "Sample"], ["worker", "Worker"], ["turns", "Turns"], ["started", "Started"], ["age", "Lasts"], ["used", "Last used"], ["custom", "Custom sample"], ["reason", "Reason"]]) {
+    for (const [key, label] of [["task", "Task"], ["index", "Sample"], ["worker", "Worker"], ["client", "Client"], ["turns", "Turns"], ["started", "Started"], ["age", "Lasted"], ["used", "Last used"], ["custom", "Custom sample"], ["reason", "Reason"]]) {
       const value = h("dd", {}, key === "used" ? this.used : null);
       this.values[key] = value;
       this.element.append(h("div", {}, h("dt", {}, label), value));
@@ -108,6 +108,7 @@ export class Facts {
     this.#put("task", view.task);
     this.#put("index", view.index);
     this.#put("worker", `${view.worker} at ${view.worker_address}`);
+    this.#put("client", view.client);
     this.#put("turns", count(view.num_exchanges));
     this.#put("started", date(view.started));
     this.#put("age", end === null ? null : long(end - view.started));
