@@ -208,10 +208,14 @@ class Agent:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    async def start(self, *, request_id: Any = None, deadline_s: Any = None, **fields: Any) -> Any:
+    async def start(
+        self, *, request_id: Any = None, deadline_s: Any = None, trace: Any = None, **fields: Any
+    ) -> Any:
         """Returns the session's id and the parsed first answer."""
         request = StartRequest.model_validate({"name": "task", "index": 0} | fields)
-        session_id, body = await self._controller.start(request, request_id=request_id, deadline_s=deadline_s)
+        session_id, body = await self._controller.start(
+            request, request_id=request_id, deadline_s=deadline_s, trace=trace
+        )
         return session_id, json.loads(body)
 
     async def interact(self, session_id: int, **options: Any) -> Any:

@@ -55,6 +55,7 @@ const SHORTCUTS = [
   ["Open, or unfold", ["Enter"]],
   ["Back, or leave a field", ["Esc"]],
   ["Next and previous page", ["n", "p"]],
+  ["Let newer sessions into the list", ["r"]],
   ["Drain or resume the worker in focus", ["d"]],
   ["Cancel the session on screen", ["x"]],
   ["Unfold or fold all tool calls", ["e"]],

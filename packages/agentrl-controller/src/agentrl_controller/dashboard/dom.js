@@ -56,6 +56,7 @@ export class Keyed {
   show(keys, rows) {
     const wanted = new Set(keys);
     for (const key of [...this.nodes.keys()]) if (!wanted.has(key)) this.drop(key);
+    const focused = document.activeElement;
     let next = this.parent.firstElementChild;
     for (const key of keys) {
       let node = this.nodes.get(key);
@@ -67,5 +68,7 @@ export class Keyed {
       if (node === next) next = next.nextElementSibling;
       else this.parent.insertBefore(node, next);
     }
+    // A node that moves loses the focus.
+    if (focused !== document.activeElement && this.parent.contains(focused)) focused.focus({ preventScroll: true });
   }
 }

@@ -10,6 +10,8 @@ const FILTERS = ["search", "task", "state", "worker"];
 const LIMIT = 50;
 const SEARCH_MS = 200;
 
+let lastOpened = null; // Where the focus goes when somebody comes back from a session.
+
 export function sessions(page) {
   return new SessionList(page);
 }
@@ -18,7 +20,9 @@ class SessionList {
   constructor(page) {
     this.page = page;
     this.title = "Sessions";
-    this.held = false;
+    this.isPointed = false;
+    this.isFocused = false;
+    this.wantsFocus = lastOpened;
     this.shown = [];
     this.past = []; // Cursors of the pages before this one.
     this.#build();
@@ -47,11 +51,11 @@ class SessionList {
     this.#buildFilters();
     this.#buildPager();
     this.element = [this.filters, this.nothing, this.table, this.pager];
-    const hold = (held) => () => this.#hold(held);
-    body.addEventListener("pointerenter", hold(true));
-    body.addEventListener("pointerleave", hold(false));
-    body.addEventListener("focusin", hold(true));
-    body.addEventListener("focusout", hold(false));
+    body.addEventListener("pointerenter", () => this.#hold({ isPointed: true }));
+    body.addEventListener("pointerleave", () => this.#hold({ isPointed: false }));
+    body.addEventListener("focusin", (event) => this.#hold({ isFocused: event.target.matches(":focus-visible") }));
+    body.addEventListener("focusout", (event) => this.#hold({ isFocused: body.contains(event.relatedTarget) }));
+    body.addEventListener("click", (event) => { lastOpened = event.target.closest("a")?.textContent ?? lastOpened; });
   }
 
   #buildFilters() {
@@ -93,36 +97,37 @@ class SessionList {
   }
 
   #turn(step) {
+    this.wantsFocus = this.rows.focused ? "first" : null;
     if (step > 0 && this.state?.next) {
       this.past.push(this.page.params.get("cursor") ?? "");
       this.page.change({ cursor: this.state.next });
     } else if (step < 0 && this.page.params.get("cursor")) {
       this.page.change({ cursor: this.past.pop() ?? "" });
     }
-    this.held = false;
-    document.getElementById("main").scrollIntoView({ block: "start" });
+    scrollTo({ top: 0 });
   }
 
-  #hold(held) {
-    const focus = this.table.contains(document.activeElement) && document.activeElement.matches("[data-row]:focus-visible");
-    this.held = held || focus;
-    if (!this.held && this.state) this.render(this.state);
+  #hold(changed) {
+    Object.assign(this, changed);
+    // Not at once: a row that is being taken away tells that it lost the focus.
+    queueMicrotask(() => {
+      if (!this.isPointed && !this.isFocused && this.state && this.table.isConnected) this.render(this.state);
+    });
   }
 
   #renew() {
-    this.held = false;
+    this.reset();
     if (this.state) this.render(this.state);
   }
 
-  /** A new page came: whatever was held belongs to the one before. */
+  /** Whatever was held belongs to the past. */
   reset() {
-    this.held = false;
     this.shown = [];
   }
 
   render(state) {
     this.state = state;
-    const isHeld = this.held && this.shown.length > 0;
+    const isHeld = (this.isPointed || this.isFocused) && this.shown.length > 0;
     if (!isHeld) this.shown = [...state.order];
     const fresh = state.order.filter((key) => !this.shown.includes(key)).length;
     this.newer.hidden = fresh === 0;
@@ -130,6 +135,13 @@ class SessionList {
     this.keyed.show(this.shown, this.#rowsOf(state));
     this.rows.refresh();
     this.#showAround(state);
+    this.#focus();
+  }
+
+  #focus() {
+    const row = this.wantsFocus === "first" ? this.rows.all[0] : this.rows.all.find((each) => each.textContent === this.wantsFocus);
+    this.wantsFocus = null;
+    row?.focus();
   }
 
   #rowsOf(state) {

@@ -28,6 +28,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_finish",
+        "_has_length",
         "_left",
         "_loop",
         "_max_bytes",
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._finish: bool | None = None
         self._session_id: int | None = None
+        self._has_length = False
         self._until_end = False
 
     @property
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         if self._until_end and self._waiter is not None:
             self._finish_message()
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -127,11 +130,11 @@ class Connection(asyncio.Protocol):
         elif length == 10:
             self._on_header_of_ten(name.lower(), value)
         elif length == 14 and name.lower() == b"content-length":
-            self._until_end = False
+            self._has_length = True
             if len(value) > 15 or int(value) > self._max_bytes:
                 self._too_large()
         elif length == 17 and name.lower() == b"transfer-encoding":
-            self._until_end = False
+            self._has_length = True
 
     def _on_header_of_ten(self, name: bytes, value: bytes) -> None:
         if name == b"keep-alive":
@@ -140,7 +143,12 @@ class Connection(asyncio.Protocol):
             self._session_id = int(value)
 
     def on_message_begin(self) -> None:
-        self._until_end = True
+        self._has_length = False
+        if self._waiter is None:
+            self.abort()  # Nobody asked for more.
+
+    def on_headers_complete(self) -> None:
+        self._until_end = not self._has_length
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
@@ -154,7 +162,7 @@ class Connection(asyncio.Protocol):
             self._finish_message()
 
     def _finish_message(self) -> None:
-        keeps = self._parser.should_keep_alive() and not self._until_end
+        keeps = self._parser.should_keep_alive()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         waiter, self._waiter = self._waiter, None
         if self._timer is not None:
