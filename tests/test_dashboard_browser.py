@@ -249,6 +249,23 @@ def test_a_page_of_ten_thousand_sessions_is_told_its_changes_alone(crowd, watch)
     assert "/api/dashboard/events?view=sessions" in asked[0]
 
 
+def test_rows_stay_where_they_are_under_the_focus(crowd, watch):
+    page = watch.open(crowd, "#/sessions?task=shop")
+    rows = page.locator("tbody [data-row]")
+    expect(rows).to_have_count(50)
+    before = rows.all_inner_texts()
+    page.keyboard.press("j")
+    crowd.crowd(2)
+    expect(page.locator(".pill", has_text="1 newer")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert rows.all_inner_texts() == before
+    expect(rows.nth(2)).to_be_focused()
+    page.keyboard.press("r")
+    expect(rows.nth(1)).to_have_text(before[0])
+    expect(page.locator("tbody [data-row]:focus")).to_have_text(before[2])
+
+
 def test_rows_stay_where_they_are_under_the_pointer(crowd, watch):
     page = watch.open(crowd, "#/sessions?task=shop")
     first = page.locator("tbody tr").first
