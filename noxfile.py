@@ -38,6 +38,9 @@ PACKAGES = {
 TEST_EXTRAS = {"agentrl-core": "client"}
 """Extras that a package's tests need beyond its own dependencies."""
 
+PUBLISHED = ["agentrl-worker==0.4.0", "agentrl-eval==0.1.2", "grpcio>=1.76"]
+"""The stack whose wire we speak; its worker asks for an older grpcio than it needs."""
+
 nox.options.sessions = [
     "lint",
     "types",
@@ -46,6 +49,7 @@ nox.options.sessions = [
     *(f"tests-{CURRENT_PYTHON}({name})" for name in PACKAGES),
     "docs",
     "e2e",
+    "published",
 ]
 
 
@@ -118,8 +122,18 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=False)
 def e2e(session: nox.Session) -> None:
     """Tests that cross packages, the learning run among them."""
-    elsewhere = ["--ignore=tests/test_contracts.py", "--ignore=tests/test_docs.py"]
+    names = ("test_contracts.py", "test_docs.py", "published")
+    elsewhere = [f"--ignore=tests/{name}" for name in names]
     _workspace(session, "pytest", "-v", *(session.posargs or ["tests", *elsewhere]))
+
+
+@nox.session(python=CURRENT_PYTHON)
+def published(session: nox.Session) -> None:
+    """The unmodified published worker and evaluation client, in an environment of their own, against ours."""
+    _install(session, *PUBLISHED, pins=[])
+    python = Path(session.virtualenv.bin) / "python"
+    session.env["AGENTRL_PUBLISHED_PYTHON"] = str(python.absolute())
+    _workspace(session, "pytest", "-v", *(session.posargs or ["tests/published"]))
 
 
 def _workspace(session: nox.Session, tool: str, *args: str) -> None:
