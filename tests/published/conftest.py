@@ -49,9 +49,11 @@ class Process:
         return line.strip()
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """End it with SIGKILL, if it has not ended."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 class Controller(Process):
@@ -127,6 +129,18 @@ class Client:
         assert response.status_code == 200, response.text
         return response.json()
 
+    async def depth(self, task: str) -> float:
+        """Starts of a task that wait for a slot; our own metric, for the tests alone."""
+        text = (await self.http.get(self.http.base_url.join("/metrics"))).text
+        name = f'agentrl_queue_depth{{task="{task}"}} '
+        return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+    async def is_idle(self, *workers: Worker) -> bool:
+        """Whether all slots are free, by the controller's account and by the workers' own."""
+        listed = await self.workers(workers[0].name)
+        taken = [each["current"] for each in listed] + [await worker.current() for worker in workers]
+        return not any(taken)
+
     async def workers(self, task: str) -> list[dict]:
         """The workers of a task."""
         return list((await self.get("list_workers")).get(task, {"workers": {}})["workers"].values())
@@ -188,11 +202,44 @@ def over(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Awaitable[None]]:
+    """Wait for a condition: `await eventually(lambda: ..., within_s=...)`."""
+    return until
+
+
+@pytest.fixture
+def start_controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
+    """Starts controllers of a test's own: `start_controller("--store", ..., ports=(...))`."""
+    started: list[Controller] = []
+
+    def start(*options: str, ports: tuple[int, int] = (0, 0)) -> Controller:
+        started.append(Controller(tmp_path, *options, ports=ports))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.kill()
+
+
+@contextlib.asynccontextmanager
+async def connect(controller: Controller) -> AsyncIterator[Client]:
+    """An agent of a controller."""
+    async with httpx.AsyncClient(base_url=controller.url, timeout=60, trust_env=False) as http:
+        yield Client(http)
+
+
 @pytest.fixture
 async def client(controller: Controller) -> AsyncIterator[Client]:
     """An agent."""
-    async with httpx.AsyncClient(base_url=controller.url, timeout=60, trust_env=False) as http:
-        yield Client(http)
+    async with connect(controller) as client:
+        yield client
+
+
+@pytest.fixture
+def client_of() -> Callable[[Controller], contextlib.AbstractAsyncContextManager[Client]]:
+    """An agent of another controller: `async with client_of(controller) as client`."""
+    return connect
 
 
 Serve = Callable[..., Worker]
@@ -207,7 +254,7 @@ def serve_all(controller: Controller, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def serve(controller: Controller, tmp_path: Path) -> Iterator[Serve]:
-    """Starts workers of a test's own: `serve(over, kind, concurrency, name=..., **parameters)`."""
+    """Starts workers of a test's own: `serve(over, kind, concurrency, name=..., to=..., **parameters)`."""
     with _serving(controller, tmp_path) as serve:
         yield serve
 
@@ -216,11 +263,19 @@ def serve(controller: Controller, tmp_path: Path) -> Iterator[Serve]:
 def _serving(controller: Controller, folder: Path) -> Iterator[Serve]:
     workers: list[Worker] = []
 
-    def serve(over: str, kind: str, concurrency: int, *, name: str = "", **parameters: Any) -> Worker:
+    def serve(
+        over: str,
+        kind: str,
+        concurrency: int,
+        *,
+        name: str = "",
+        to: Controller = controller,
+        **parameters: Any,
+    ) -> Worker:
         name = name or f"{kind.lower()}-{secrets.token_hex(4)}"
         task = {"module": f"their_tasks.{kind}", "parameters": {"name": name, "concurrency": concurrency}}
         task["parameters"] |= parameters
-        worker = Worker(folder, controller, over, name, task)
+        worker = Worker(folder, to, over, name, task)
         workers.append(worker)
         return worker
 
@@ -232,6 +287,40 @@ def _serving(controller: Controller, folder: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture(scope="session")
-def shop(serve_all: Serve, over: str) -> Worker:
-    """A worker with numbers for indices."""
-    return serve_all(over, "Shop", 4)
+def all_workers(serve_all: Serve) -> dict[tuple[str, str], Worker]:
+    """Workers that several tests share, by kind and transport; they start once they are asked for."""
+    return {}
+
+
+@pytest.fixture
+async def shared(client: Client, serve_all: Serve, over: str, all_workers: Any) -> Any:
+    """The shared worker of a kind: `await shared("Shop", 4)`."""
+
+    async def get(kind: str, concurrency: int, **parameters: Any) -> Worker:
+        key = (kind + str(parameters), over)
+        if key not in all_workers:
+            all_workers[key] = serve_all(over, kind, concurrency, **parameters)
+        await client.until_served(all_workers[key])
+        return all_workers[key]
+
+    return get
+
+
+@pytest.fixture
+async def shop(shared: Any) -> Worker:
+    """Four slots and the indices -1 to 2."""
+    return await shared("Shop", 4)
+
+
+@pytest.fixture
+async def script(shared: Any) -> Worker:
+    """Four slots; custom tasks, and two samples: one that ends at its start and one that fails there."""
+    ends = {"says": [[{"role": "user", "content": "Too late."}]], "rewards": [{"reward": -0.5, "score": 0.1}]}
+    scripts = [{**ends, "status": "task limit reached"}, {**ends, "status": "raise"}]
+    return await shared("Script", 4, scripts=scripts)
+
+
+@pytest.fixture
+async def slow(shared: Any) -> Worker:
+    """Two slots; answers when told."""
+    return await shared("Slow", 2)

@@ -116,30 +116,26 @@ class Script(Task):
 
 
 class Slow(Task):
-    """Answers once a file is there, or never.
+    """Answers once the file is there that a custom task names as its `gate`.
 
-    Args:
-        gate: the file; index 1 waits for it before its first message, too.
+    With `at_start` that goes for its first words, too. It calls nothing that blocks, so it may be cancelled
+    anywhere.
     """
 
-    def __init__(self, name: str, concurrency: int, gate: str, full_async: bool = True) -> None:
-        super().__init__(name, concurrency, full_async=full_async)
-        self._gate = Path(gate)
+    def __init__(self, name: str, concurrency: int) -> None:
+        super().__init__(name, concurrency, full_async=True)
 
     def get_indices(self) -> list[int]:
-        return [0, 1]
+        return [-1]
 
-    async def start_sample(self, index: int, session: Session) -> TaskSampleExecutionResult:
-        if index == 1:
-            await self._wait()
+    async def start_sample_custom(self, task: dict, session: Session) -> TaskSampleExecutionResult:
+        gate = Path(task["gate"])
+        if task.get("at_start"):
+            await _opened(gate)
         await session.action({"role": "user", "content": "Ready."})
-        await self._wait()
+        await _opened(gate)
         session.inject([{"role": "user", "content": "Done."}, RewardHistoryItem(reward=1.0)])
         return TaskSampleExecutionResult()
-
-    async def _wait(self) -> None:
-        while not self._gate.exists():
-            await asyncio.sleep(0.02)
 
 
 class Naive(Task):
@@ -151,6 +147,11 @@ class Naive(Task):
     async def start_sample(self, index: int, session: Session) -> TaskSampleExecutionResult:
         await session.action({"role": "user", "content": "Ready."})
         return TaskSampleExecutionResult()
+
+
+async def _opened(gate: Path) -> None:
+    while not gate.exists():
+        await asyncio.sleep(0.02)
 
 
 def _lines(session: Session, script: dict, turn: int, heard: list[dict]) -> list[Any]:
