@@ -120,10 +120,10 @@ def crowd_into(controller: Controller, count: int) -> None:
     names = ("shop", "maze")
     workers = [
         controller.registry.heartbeat(
-            Heartbeat.model_validate({"name": name, "address": f"http://{name}:1/api", **beat}),
+            Heartbeat.model_validate({"name": name, "address": f"http://127.0.0.1:{port}/api", **beat}),
             now=time.monotonic(),
         )
-        for name in names
+        for port, name in enumerate(names, start=1)
     ]
     now = time.time()
     for n in range(count):

@@ -215,6 +215,6 @@ def test_numbers_are_written_as_people_read_them(live, watch):
         "rate": ["–", "0", "0.25", "12.3", "1,235"],
         "ago": ["now", "59 s ago", "1 min ago", "2 h ago", "2 d ago"],
         "rest": ["10,000", "−0.123", "+0.5", "−1", "1 h 2 min"],
-        "ceiling": [1, 0.04, 1, 2, 8, 1000],
+        "ceiling": [1, 0.03, 1, 1.2, 8, 1000],
         "runs": [[1, 2], [3], [4]],
     }

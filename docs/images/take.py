@@ -149,8 +149,8 @@ async def take(browser: Browser, client: SessionClient, url: str, scheme: Any) -
         await page.wait_for_timeout(1_500)
         await page.screenshot(path=HERE / f"dashboard-{name}-{scheme}.png")
 
-    for name in ("overview", "workers", "sessions"):
-        await page.goto(f"{url}/#/{name.removeprefix('overview')}")
+    for name, view in {"overview": "", "workers": "workers", "sessions": "sessions?state=busy"}.items():
+        await page.goto(f"{url}/#/{view}")
         await shoot(name)
     session = await client.start("guess", 12)
     await asyncio.wait_for(play_guess(session, 0.5), 60)

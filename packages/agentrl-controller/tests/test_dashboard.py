@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, controller: Controller) -> Iterator[N
 
 
 def add_sessions(controller: Controller, count: int, *, task: str = "task") -> list[Session]:
-    beat = Heartbeat(name=task, address="http://host:1/api", concurrency=count, indices=[0])
+    beat = Heartbeat(name=task, address="http://127.0.0.1:1/api", concurrency=count, indices=[0])
     worker = controller.registry.heartbeat(beat, now=time.monotonic())
     added = []
     for n in range(count):

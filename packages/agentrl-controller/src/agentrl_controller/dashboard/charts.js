@@ -13,7 +13,7 @@ const MINUTES = [15, 10, 5, 0];
 export function ceiling(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 4, 6, 8, 10].find((step) => step * power >= value * 0.9999) * power;
+  return [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value * 0.9999) * power;
 }
 
 /** Runs of neighbouring points that have a value: a gap in time or a missing value ends one. */
@@ -116,22 +116,25 @@ export class LineChart {
     const floor = HEIGHT - MARGIN.bottom;
     const top = ceiling(Math.max(this.lowest, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))));
     const x = (at) => MARGIN.left + ((at - this.#first()) / SPAN_S) * this.#inner();
-    const y = (value) => floor - (value / top) * (floor - MARGIN.top);
+    const height = (share) => floor - share * (floor - MARGIN.top);
+    const y = (value) => height(value / top);
     const shown = this.#at();
+    // The first series is the one to see, so it is drawn last.
+    const drawn = series.toReversed().flatMap((each) => lines(points, each, x, y, floor));
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    this.svg.replaceChildren(...this.#grid(top, y), ...this.#times(floor), ...series.flatMap((each) => lines(points, each, x, y, floor)), ...this.#cursor(shown, x, y, floor));
+    this.svg.replaceChildren(...this.#grid(height), ...this.#times(floor), ...drawn, ...this.#scale(top, height), ...this.#cursor(shown, x, y, floor));
     series.forEach(({ key }, n) => setText(this.values[n], this.format(shown?.[key])));
     setText(this.when, this.cursor === null || !shown ? "" : clock(shown.at));
     this.plot.setAttribute("aria-label", `${this.title}, last 15 minutes. Now: ${this.#words(points.at(-2) ?? points.at(-1))}. Left and right read earlier values.`);
   }
 
-  #grid(top, y) {
-    return [0, 0.5, 1].flatMap((share) => {
-      const at = Math.round(y(top * share)) + 0.5;
-      const line = s("path", { class: share ? "grid" : "grid floor", d: `M0 ${at}H${this.width}` });
-      return share ? [line, s("text", { x: 0, y: at + 13 }, this.tick(top * share))] : [line];
-    });
+  #grid(y) {
+    return [0, 0.5, 1].map((share) => s("path", { class: share ? "grid" : "grid floor", d: `M0 ${Math.round(y(share)) + 0.5}H${this.width}` }));
+  }
+
+  #scale(top, y) {
+    return [0.5, 1].map((share) => s("text", { x: 0, y: y(share) + 13 }, this.tick(top * share)));
   }
 
   #times(floor) {

@@ -91,7 +91,7 @@ export class Composer {
 
   wait(isWaiting) {
     this.button.disabled = isWaiting;
-    this.form.toggleAttribute("aria-busy", isWaiting);
+    this.form.setAttribute("aria-busy", String(isWaiting));
     setText(this.button.firstChild, isWaiting ? "The environment works… " : "Send ");
   }
 

@@ -4,7 +4,7 @@ import { empty } from "./dialogs.js";
 import { h, icon, Keyed, setText } from "./dom.js";
 import { count, plural } from "./format.js";
 import { Rows } from "./keys.js";
-import { badge, columns, setState, setTime, STATE_NAMES, time } from "./widgets.js";
+import { badge, columns, setBadge, setState, setTime, STATE_NAMES, time } from "./widgets.js";
 
 const FILTERS = ["search", "task", "state", "worker"];
 const LIMIT = 50;
@@ -190,7 +190,7 @@ function create(session) {
 
 function update(row, session) {
   row.classList.toggle("gone", Boolean(session.isGone));
-  if (session.isGone) return row.cells_.state.replaceChildren(h("i"), h("span", {}, "Ended"));
+  if (session.isGone) return setBadge(row.cells_.state, "Ended", "quiet", "It is no longer live");
   setState(row.cells_.state, session.state);
   setText(row.cells_.turns, count(session.num_exchanges));
   setTime(row.cells_.used, session.last_used);
