@@ -26,10 +26,14 @@ export const forgetToken = () => sessionStorage.removeItem(TOKEN);
 
 /** One dialog, however many requests were refused. */
 function ask(wasRefused) {
-  asking ??= askForToken(wasRefused).then((token) => {
-    if (token !== null) sessionStorage.setItem(TOKEN, token);
-    return token;
-  }).finally(() => { asking = null; });
+  asking ??= askForToken(wasRefused)
+    .then((token) => {
+      if (token !== null) sessionStorage.setItem(TOKEN, token);
+      return token;
+    })
+    .finally(() => {
+      asking = null;
+    });
   return asking;
 }
 
@@ -39,7 +43,10 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
   while (true) {
     const token = sessionStorage.getItem(TOKEN);
     const response = await fetch(url, {
-      method, signal, cache: "no-store", redirect: "error",
+      method,
+      signal,
+      cache: "no-store",
+      redirect: "error",
       headers: {
         ...headers,
         ...(token ? { Authorization: `Bearer ${token}` } : {}),
@@ -58,7 +65,8 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
 
 async function errorOf(response) {
   const body = await response.json().catch(() => ({}));
-  const message = typeof body.message === "string" ? body.message : `${response.status} ${response.statusText}`;
+  const message =
+    typeof body.message === "string" ? body.message : `${response.status} ${response.statusText}`;
   return new ApiError(message, { status: response.status, code: body.code });
 }
 
@@ -99,7 +107,8 @@ export class Feed {
       try {
         const state = {};
         for await (const message of this.#messages(query, signal)) {
-          if (message.error !== undefined) throw new ApiError(message.error, { status: 400, code: message.code });
+          if (message.error !== undefined)
+            throw new ApiError(message.error, { status: 400, code: message.code });
           waitMs = 1_000;
           this.skewS = message.now - Date.now() / 1000;
           apply(state, message);
@@ -113,7 +122,8 @@ export class Feed {
           onRefused(error);
           return;
         }
-        if (!(error instanceof ApiError || error instanceof TypeError || error.name === "AbortError")) console.error(error);
+        if (!(error instanceof ApiError || error instanceof TypeError || error.name === "AbortError"))
+          console.error(error);
       }
       if (signal.aborted) return;
       this.onStatus({ status: "lost", since: this.lastAt, retryMs: waitMs });
@@ -140,7 +150,9 @@ export class Feed {
       this.lastAt = Date.now() / 1000;
     };
     try {
-      const response = await call(`dashboard/events?${query}`, { signal: AbortSignal.any([signal, stalled.signal]) });
+      const response = await call(`dashboard/events?${query}`, {
+        signal: AbortSignal.any([signal, stalled.signal]),
+      });
       alive();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";

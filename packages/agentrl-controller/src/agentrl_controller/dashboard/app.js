@@ -80,7 +80,11 @@ function show({ isFirst = false } = {}) {
 const loading = () => h("p", { class: "loading", role: "status" }, "Loading…");
 
 function missing() {
-  return { title: "Nothing here", element: empty("There is no such page", h("a", { class: "button", href: "#/" }, "To the overview")), keys: {} };
+  return {
+    title: "Nothing here",
+    element: empty("There is no such page", h("a", { class: "button", href: "#/" }, "To the overview")),
+    keys: {},
+  };
 }
 
 function follow(query) {
@@ -112,10 +116,36 @@ function settle(instead) {
 }
 
 function refusal(error, query) {
-  const again = h("button", { type: "button", class: "primary", onclick: () => follow(query) }, error.status === 401 ? "Enter the token" : "Try again");
-  if (error.status === 401) return empty("Locked", h("p", {}, "This controller shows itself to those who know its token."), again);
-  if (error.status === 403) return empty("This token does not open it", h("p", {}, error.message), h("button", { type: "button", class: "primary", onclick: () => { forgetToken(); follow(query); } }, "Enter another token"));
-  if (error.code === "unknown_session") return empty("This session is not known", h("p", {}, "It never was, or it ended too long ago to be kept."), h("a", { class: "button", href: lastSessions }, "To the sessions"));
+  const again = h(
+    "button",
+    { type: "button", class: "primary", onclick: () => follow(query) },
+    error.status === 401 ? "Enter the token" : "Try again",
+  );
+  if (error.status === 401)
+    return empty("Locked", h("p", {}, "This controller shows itself to those who know its token."), again);
+  if (error.status === 403)
+    return empty(
+      "This token does not open it",
+      h("p", {}, error.message),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "primary",
+          onclick: () => {
+            forgetToken();
+            follow(query);
+          },
+        },
+        "Enter another token",
+      ),
+    );
+  if (error.code === "unknown_session")
+    return empty(
+      "This session is not known",
+      h("p", {}, "It never was, or it ended too long ago to be kept."),
+      h("a", { class: "button", href: lastSessions }, "To the sessions"),
+    );
   return empty("The controller refused this", h("p", {}, error.message), again);
 }
 
@@ -127,16 +157,29 @@ function onStatus({ status: state, since, retryMs }) {
   if (state !== "lost") return;
   const seen = since === null ? "It has not answered yet." : `What you see is from ${clock(since)}.`;
   const now = h("button", { type: "button", onclick: () => feed.retry?.() }, "Try now");
-  banner.replaceChildren(h("span", {}, h("strong", {}, "No connection to the controller. "), `${seen} Trying again in ${Math.round(retryMs / 1000)} s.`), now);
+  banner.replaceChildren(
+    h(
+      "span",
+      {},
+      h("strong", {}, "No connection to the controller. "),
+      `${seen} Trying again in ${Math.round(retryMs / 1000)} s.`,
+    ),
+    now,
+  );
 }
 
 /** Let the times on screen age. */
 function age() {
   const now = feed.now();
-  for (const node of document.querySelectorAll("time[data-ago]")) if (node.dataset.ago) setText(node, ago(now - Number(node.dataset.ago)));
+  for (const node of document.querySelectorAll("time[data-ago]"))
+    if (node.dataset.ago) setText(node, ago(now - Number(node.dataset.ago)));
 }
 
-const THEMES = { system: ["light", "System theme"], light: ["dark", "Light theme"], dark: ["system", "Dark theme"] };
+const THEMES = {
+  system: ["light", "System theme"],
+  light: ["dark", "Light theme"],
+  dark: ["system", "Dark theme"],
+};
 const ICONS = { system: "system", light: "sun", dark: "moon" };
 
 function theme() {
@@ -163,16 +206,31 @@ function changeTheme() {
   showTheme();
 }
 
-const goes = (hash) => () => { location.hash = hash; };
+const goes = (hash) => () => {
+  location.hash = hash;
+};
 
-listen({
-  "g o": goes("#/"), "g w": goes("#/workers"), "g s": goes("#/sessions"), "g p": goes("#/play"),
-  "/": () => { const search = document.querySelector("[data-search]"); if (search) search.select(); else return false; },
-  "?": shortcuts, t: changeTheme,
-}, () => view?.keys ?? {});
+listen(
+  {
+    "g o": goes("#/"),
+    "g w": goes("#/workers"),
+    "g s": goes("#/sessions"),
+    "g p": goes("#/play"),
+    "/": () => {
+      const search = document.querySelector("[data-search]");
+      if (search) search.select();
+      else return false;
+    },
+    "?": shortcuts,
+    t: changeTheme,
+  },
+  () => view?.keys ?? {},
+);
 
 onTokenNeeded(token);
-addEventListener("hashchange", () => { if (/^#(\/|$)/.test(location.hash) || location.hash === "") show(); });
+addEventListener("hashchange", () => {
+  if (/^#(\/|$)/.test(location.hash) || location.hash === "") show();
+});
 document.getElementById("skip").addEventListener("click", () => main.focus());
 document.getElementById("theme").addEventListener("click", changeTheme);
 document.getElementById("help").addEventListener("click", shortcuts);

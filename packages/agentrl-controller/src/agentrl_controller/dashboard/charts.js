@@ -31,7 +31,10 @@ export function runs(points, key) {
 
 function path(run, x, y) {
   // A lone point becomes a dot: a line of no length with round ends.
-  return run.map(({ at, value }, n) => `${n ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("") + (run.length === 1 ? "h0" : "");
+  return (
+    run.map(({ at, value }, n) => `${n ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("") +
+    (run.length === 1 ? "h0" : "")
+  );
 }
 
 function area(run, x, y, floor) {
@@ -53,9 +56,18 @@ export class LineChart {
     this.values = series.map(() => h("b"));
     this.spoken = h("span", { class: "hidden", "aria-live": "polite" });
     this.svg = s("svg", { height: HEIGHT, "aria-hidden": "true" });
-    const legend = series.map(({ label, tone }, n) => h("li", { class: tone }, h("i", { "aria-hidden": "true" }), `${label} `, this.values[n]));
+    const legend = series.map(({ label, tone }, n) =>
+      h("li", { class: tone }, h("i", { "aria-hidden": "true" }), `${label} `, this.values[n]),
+    );
     this.plot = h("div", { class: "plot", tabindex: "0", role: "img" }, this.svg);
-    this.element = h("figure", { class: "chart panel" }, h("figcaption", {}, h("h2", {}, title), this.when), h("ul", { class: "legend" }, legend), this.plot, this.spoken);
+    this.element = h(
+      "figure",
+      { class: "chart panel" },
+      h("figcaption", {}, h("h2", {}, title), this.when),
+      h("ul", { class: "legend" }, legend),
+      this.plot,
+      this.spoken,
+    );
     this.#listen();
   }
 
@@ -103,7 +115,9 @@ export class LineChart {
   /** The point under the cursor, or the newest whole one. */
   #at() {
     if (this.cursor === null) return this.points.at(-2) ?? this.points.at(-1);
-    return this.points.reduce((best, point) => (Math.abs(point.at - this.cursor) < Math.abs(best.at - this.cursor) ? point : best));
+    return this.points.reduce((best, point) =>
+      Math.abs(point.at - this.cursor) < Math.abs(best.at - this.cursor) ? point : best,
+    );
   }
 
   #words(point) {
@@ -114,7 +128,9 @@ export class LineChart {
     if (!this.width) return;
     const { points, series, width } = this;
     const floor = HEIGHT - MARGIN.bottom;
-    const top = ceiling(Math.max(this.lowest, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))));
+    const top = ceiling(
+      Math.max(this.lowest, ...points.flatMap((point) => series.map(({ key }) => point[key] ?? 0))),
+    );
     const x = (at) => MARGIN.left + ((at - this.#first()) / SPAN_S) * this.#inner();
     const height = (share) => floor - share * (floor - MARGIN.top);
     const y = (value) => height(value / top);
@@ -123,14 +139,28 @@ export class LineChart {
     const drawn = series.toReversed().flatMap((each) => lines(points, each, x, y, floor));
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    this.svg.replaceChildren(...this.#grid(height), ...this.#times(floor), ...drawn, ...this.#scale(top, height), ...this.#cursor(shown, x, y, floor));
+    this.svg.replaceChildren(
+      ...this.#grid(height),
+      ...this.#times(floor),
+      ...drawn,
+      ...this.#scale(top, height),
+      ...this.#cursor(shown, x, y, floor),
+    );
     series.forEach(({ key }, n) => setText(this.values[n], this.format(shown?.[key])));
     setText(this.when, this.cursor === null || !shown ? "" : clock(shown.at));
-    this.plot.setAttribute("aria-label", `${this.title}, last 15 minutes. Now: ${this.#words(points.at(-2) ?? points.at(-1))}. Left and right read earlier values.`);
+    this.plot.setAttribute(
+      "aria-label",
+      `${this.title}, last 15 minutes. Now: ${this.#words(points.at(-2) ?? points.at(-1))}. Left and right read earlier values.`,
+    );
   }
 
   #grid(y) {
-    return [0, 0.5, 1].map((share) => s("path", { class: share ? "grid" : "grid floor", d: `M0 ${Math.round(y(share)) + 0.5}H${this.width}` }));
+    return [0, 0.5, 1].map((share) =>
+      s("path", {
+        class: share ? "grid" : "grid floor",
+        d: `M0 ${Math.round(y(share)) + 0.5}H${this.width}`,
+      }),
+    );
   }
 
   #scale(top, y) {
@@ -140,14 +170,22 @@ export class LineChart {
   #times(floor) {
     return MINUTES.map((minutes) => {
       const anchor = minutes === 15 ? "start" : minutes === 0 ? "end" : "middle";
-      return s("text", { x: MARGIN.left + (1 - minutes / 15) * this.#inner(), y: floor + 15, "text-anchor": anchor }, minutes ? `−${minutes} min` : "now");
+      return s(
+        "text",
+        { x: MARGIN.left + (1 - minutes / 15) * this.#inner(), y: floor + 15, "text-anchor": anchor },
+        minutes ? `−${minutes} min` : "now",
+      );
     });
   }
 
   #cursor(shown, x, y, floor) {
     if (this.cursor === null || !shown) return [];
     const at = x(shown.at).toFixed(1);
-    const dots = this.series.filter(({ key }) => typeof shown[key] === "number").map(({ key, tone }) => s("circle", { class: `dot ${tone}`, cx: at, cy: y(shown[key]).toFixed(1), r: 3.5 }));
+    const dots = this.series
+      .filter(({ key }) => typeof shown[key] === "number")
+      .map(({ key, tone }) =>
+        s("circle", { class: `dot ${tone}`, cx: at, cy: y(shown[key]).toFixed(1), r: 3.5 }),
+      );
     return [s("path", { class: "cursor", d: `M${at} ${MARGIN.top}V${floor}` }), ...dots];
   }
 }
@@ -162,7 +200,12 @@ function lines(points, { key, tone, filled }, x, y, floor) {
 /** A small line without axes, beside a number that says the same. */
 export class Sparkline {
   constructor() {
-    this.element = s("svg", { class: "spark", viewBox: "0 0 120 32", preserveAspectRatio: "none", "aria-hidden": "true" });
+    this.element = s("svg", {
+      class: "spark",
+      viewBox: "0 0 120 32",
+      preserveAspectRatio: "none",
+      "aria-hidden": "true",
+    });
   }
 
   show(points, key) {

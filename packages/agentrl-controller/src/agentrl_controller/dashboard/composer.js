@@ -12,12 +12,21 @@ export class Composer {
     this.body = h("div", { class: "body", role: "tabpanel" });
     this.text = h("textarea", { rows: "3", "aria-label": "Message", placeholder: "Answer as the agent" });
     this.button = h("button", { type: "submit", class: "primary" }, "Send ", h("kbd", {}, "Ctrl ↵"));
-    this.form = h("form", { class: "composer panel" }, this.tabs, this.body, h("div", { class: "buttons" }, this.button));
+    this.form = h(
+      "form",
+      { class: "composer panel" },
+      this.tabs,
+      this.body,
+      h("div", { class: "buttons" }, this.button),
+    );
     this.over = h("p", { class: "over panel", role: "status" });
     this.over.hidden = true;
     this.element = h("div", { class: "dock" }, this.form, this.over);
     this.known = null;
-    this.form.addEventListener("submit", (event) => { event.preventDefault(); this.#submit(send); });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit(send);
+    });
     this.form.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target.matches("input"))) {
         event.preventDefault();
@@ -42,12 +51,32 @@ export class Composer {
   #build() {
     const names = ["Message", ...this.tools.map((tool) => String(tool.name))];
     if (names.length > MAX_TABS) {
-      this.select = h("select", { "aria-label": "Answer by", onchange: () => this.#choose(Number(this.select.value)) }, names.map((name, n) => h("option", { value: String(n) }, name)));
+      this.select = h(
+        "select",
+        { "aria-label": "Answer by", onchange: () => this.#choose(Number(this.select.value)) },
+        names.map((name, n) => h("option", { value: String(n) }, name)),
+      );
       this.tabs.replaceChildren(this.select);
       this.tabs.removeAttribute("role");
       return;
     }
-    this.tabs.replaceChildren(...names.map((name, n) => h("button", { type: "button", role: "tab", onclick: () => { this.#choose(n); this.focus(); }, onkeydown: (event) => this.#step(event, n, names.length) }, n ? h("code", {}, name) : name)));
+    this.tabs.replaceChildren(
+      ...names.map((name, n) =>
+        h(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            onclick: () => {
+              this.#choose(n);
+              this.focus();
+            },
+            onkeydown: (event) => this.#step(event, n, names.length),
+          },
+          n ? h("code", {}, name) : name,
+        ),
+      ),
+    );
   }
 
   #step(event, n, length) {
@@ -69,7 +98,11 @@ export class Composer {
     const tool = this.tools[n - 1];
     this.arguments = tool ? new SchemaForm(tool.parameters) : null;
     this.body.setAttribute("aria-label", tool ? `Call ${tool.name}` : "Message");
-    this.body.replaceChildren(...(tool ? [tool.description ? h("p", { class: "soft" }, tool.description) : "", this.arguments.element] : [this.text]));
+    this.body.replaceChildren(
+      ...(tool
+        ? [tool.description ? h("p", { class: "soft" }, tool.description) : "", this.arguments.element]
+        : [this.text]),
+    );
   }
 
   #submit(send) {
@@ -82,7 +115,11 @@ export class Composer {
     }
     try {
       const given = JSON.stringify(this.arguments.value());
-      const call = { id: `call_${crypto.randomUUID().slice(0, 8)}`, type: "function", function: { name: tool.name, arguments: given } };
+      const call = {
+        id: `call_${crypto.randomUUID().slice(0, 8)}`,
+        type: "function",
+        function: { name: tool.name, arguments: given },
+      };
       send({ role: "assistant", content: null, tool_calls: [call] });
     } catch (error) {
       if (!(error instanceof FieldError)) throw error;

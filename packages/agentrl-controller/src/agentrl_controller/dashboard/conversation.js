@@ -6,7 +6,15 @@ import { bytes, clock, decimal, duration, signed } from "./format.js";
 const LONG_LINES = 24;
 const LONG_TEXT = 2_400;
 const ROLES = { system: "System", user: "Environment", assistant: "Agent", tool: "Tool" };
-const KNOWN = new Set(["role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content"]);
+const KNOWN = new Set([
+  "role",
+  "content",
+  "tool_calls",
+  "tool_call_id",
+  "name",
+  "reasoning",
+  "reasoning_content",
+]);
 
 /** The messages of a session, appended as they come. */
 export class Conversation {
@@ -45,25 +53,39 @@ export class Conversation {
     const messages = entry.messages ?? [];
     const parts = messages.map((message) => this.#message(message, entry));
     if (entry.tools?.length) parts.push(tools(entry.tools));
-    if (entry.raw !== undefined) parts.push(odd(entry, "Not a message body; shown as it came", long(entry.raw, "mono")));
+    if (entry.raw !== undefined)
+      parts.push(odd(entry, "Not a message body; shown as it came", long(entry.raw, "mono")));
     if (entry.too_large_bytes) parts.push(odd(entry, `${bytes(entry.too_large_bytes)}: too large to show`));
-    const ending = entry.finish || entry.reward || Object.keys(entry.metrics ?? {}).length ? [outcome(entry)] : [];
+    const ending =
+      entry.finish || entry.reward || Object.keys(entry.metrics ?? {}).length ? [outcome(entry)] : [];
     return h("div", { class: `entry ${entry.kind}` }, parts, ending);
   }
 
   #message(message, entry) {
     const role = String(message?.role ?? "unknown");
-    for (const call of list(message?.tool_calls)) if (call?.id) this.toolNames.set(call.id, call.function?.name);
+    for (const call of list(message?.tool_calls))
+      if (call?.id) this.toolNames.set(call.id, call.function?.name);
     const tool = role === "tool" ? (message.name ?? this.toolNames.get(message.tool_call_id)) : message?.name;
-    const who = role === "tool" && tool ? [h("b", {}, "Tool"), h("code", {}, tool)] : [h("b", {}, ROLES[role] ?? role), tool ? h("code", {}, tool) : null];
+    const who =
+      role === "tool" && tool
+        ? [h("b", {}, "Tool"), h("code", {}, tool)]
+        : [h("b", {}, ROLES[role] ?? role), tool ? h("code", {}, tool) : null];
     const reasoning = message?.reasoning_content ?? message?.reasoning;
     const rest = Object.fromEntries(Object.entries(message ?? {}).filter(([key]) => !KNOWN.has(key)));
-    return h("article", { class: `message ${ROLES[role] ? role : "other"}`, "data-row": true, tabindex: "-1", "aria-label": `${ROLES[role] ?? role}${tool ? `, ${tool}` : ""}` },
+    return h(
+      "article",
+      {
+        class: `message ${ROLES[role] ? role : "other"}`,
+        "data-row": true,
+        tabindex: "-1",
+        "aria-label": `${ROLES[role] ?? role}${tool ? `, ${tool}` : ""}`,
+      },
       h("header", {}, h("i", { "aria-hidden": "true" }), who, this.#when(entry)),
       reasoning ? fold("Reasoning", long(textOf(reasoning))) : null,
       content(message?.content),
       list(message?.tool_calls).map(toolCall),
-      Object.keys(rest).length ? fold("More fields", json(rest)) : null);
+      Object.keys(rest).length ? fold("More fields", json(rest)) : null,
+    );
   }
 
   #when(entry) {
@@ -76,7 +98,18 @@ const list = (value) => (Array.isArray(value) ? value : []);
 const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 function odd(entry, title, ...body) {
-  return h("article", { class: "message other", "data-row": true, tabindex: "-1" }, h("header", {}, h("i", { "aria-hidden": "true" }), h("b", {}, entry.kind), h("span", { class: "soft" }, title)), body);
+  return h(
+    "article",
+    { class: "message other", "data-row": true, tabindex: "-1" },
+    h(
+      "header",
+      {},
+      h("i", { "aria-hidden": "true" }),
+      h("b", {}, entry.kind),
+      h("span", { class: "soft" }, title),
+    ),
+    body,
+  );
 }
 
 function content(value) {
@@ -90,7 +123,8 @@ function content(value) {
 function part(value) {
   if (typeof value?.text === "string") return text(value.text);
   const url = value?.image_url?.url ?? value?.image_url;
-  if (typeof url === "string") return h("p", { class: "attachment" }, "Image ", h("code", {}, url.slice(0, 200)));
+  if (typeof url === "string")
+    return h("p", { class: "attachment" }, "Image ", h("code", {}, url.slice(0, 200)));
   return json(value);
 }
 
@@ -115,8 +149,21 @@ function long(value, style = "") {
   const lines = value.split("\n").length;
   if (lines <= LONG_LINES && value.length <= LONG_TEXT) return block;
   block.classList.add("cut");
-  const label = () => setText(more, block.classList.contains("cut") ? `Show all ${lines > LONG_LINES ? `${lines} lines` : `${value.length.toLocaleString("en-US")} characters`}` : "Show less");
-  const more = h("button", { type: "button", class: "more", onclick: () => { block.classList.toggle("cut"); label(); } });
+  const label = () =>
+    setText(
+      more,
+      block.classList.contains("cut")
+        ? `Show all ${lines > LONG_LINES ? `${lines} lines` : `${value.length.toLocaleString("en-US")} characters`}`
+        : "Show less",
+    );
+  const more = h("button", {
+    type: "button",
+    class: "more",
+    onclick: () => {
+      block.classList.toggle("cut");
+      label();
+    },
+  });
   label();
   return [block, more];
 }
@@ -128,10 +175,25 @@ function fold(title, ...body) {
 function toolCall(call) {
   const given = call?.function?.arguments;
   const parsed = argumentsOf(given);
-  const brief = parsed ? Object.entries(parsed).map(([key, value]) => h("span", {}, h("em", {}, key), ` ${short(value)}`)) : [h("span", { class: "bad" }, String(given).slice(0, 80))];
-  const body = parsed ? json(parsed) : [h("p", { class: "bad" }, "These arguments are no JSON object:"), long(textOf(given ?? ""), "mono")];
-  return h("details", { class: "call" }, h("summary", {}, icon("tool"), h("code", {}, String(call?.function?.name ?? "?")), h("span", { class: "brief" }, brief)),
-    body, call?.id ? h("small", {}, `Call ${call.id}`) : null);
+  const brief = parsed
+    ? Object.entries(parsed).map(([key, value]) => h("span", {}, h("em", {}, key), ` ${short(value)}`))
+    : [h("span", { class: "bad" }, String(given).slice(0, 80))];
+  const body = parsed
+    ? json(parsed)
+    : [h("p", { class: "bad" }, "These arguments are no JSON object:"), long(textOf(given ?? ""), "mono")];
+  return h(
+    "details",
+    { class: "call" },
+    h(
+      "summary",
+      {},
+      icon("tool"),
+      h("code", {}, String(call?.function?.name ?? "?")),
+      h("span", { class: "brief" }, brief),
+    ),
+    body,
+    call?.id ? h("small", {}, `Call ${call.id}`) : null,
+  );
 }
 
 function argumentsOf(given) {
@@ -152,17 +214,52 @@ function short(value) {
 function tools(offered) {
   const rows = offered.map((tool) => {
     const { name, description, parameters } = tool?.function ?? {};
-    return h("details", { class: "call" }, h("summary", {}, icon("tool"), h("code", {}, String(name ?? "?")), h("span", { class: "brief" }, String(description ?? "").split("\n")[0])), parameters ? json(parameters) : null);
+    return h(
+      "details",
+      { class: "call" },
+      h(
+        "summary",
+        {},
+        icon("tool"),
+        h("code", {}, String(name ?? "?")),
+        h("span", { class: "brief" }, String(description ?? "").split("\n")[0]),
+      ),
+      parameters ? json(parameters) : null,
+    );
   });
-  return h("details", { class: "fold tools" }, h("summary", {}, `${offered.length} tool${offered.length === 1 ? "" : "s"} offered: ${offered.map((tool) => tool?.function?.name ?? "?").join(", ")}`), rows);
+  return h(
+    "details",
+    { class: "fold tools" },
+    h(
+      "summary",
+      {},
+      `${offered.length} tool${offered.length === 1 ? "" : "s"} offered: ${offered.map((tool) => tool?.function?.name ?? "?").join(", ")}`,
+    ),
+    rows,
+  );
 }
 
 /** What an answer brought: its reward, the sum so far, metrics, the end. */
 function outcome(entry) {
-  const metrics = Object.entries(entry.metrics ?? {}).map(([name, value]) => h("span", { class: "metric" }, h("em", {}, name), ` ${typeof value === "object" ? JSON.stringify(value) : decimal(value)}`));
+  const metrics = Object.entries(entry.metrics ?? {}).map(([name, value]) =>
+    h(
+      "span",
+      { class: "metric" },
+      h("em", {}, name),
+      ` ${typeof value === "object" ? JSON.stringify(value) : decimal(value)}`,
+    ),
+  );
   const tone = entry.reward > 0 ? "good" : entry.reward < 0 ? "bad" : "quiet";
-  return h("p", { class: entry.finish ? "outcome end" : "outcome" },
-    entry.reward === undefined ? null : h("span", { class: `reward ${tone}` }, `Reward ${signed(entry.reward)}`),
-    entry.reward === undefined ? null : h("span", { class: "sum" }, h("em", {}, "total"), ` ${decimal(entry.total)}`),
-    metrics, entry.finish ? h("b", {}, `The environment ended the session: ${entry.status ?? "completed"}`) : null);
+  return h(
+    "p",
+    { class: entry.finish ? "outcome end" : "outcome" },
+    entry.reward === undefined
+      ? null
+      : h("span", { class: `reward ${tone}` }, `Reward ${signed(entry.reward)}`),
+    entry.reward === undefined
+      ? null
+      : h("span", { class: "sum" }, h("em", {}, "total"), ` ${decimal(entry.total)}`),
+    metrics,
+    entry.finish ? h("b", {}, `The environment ended the session: ${entry.status ?? "completed"}`) : null,
+  );
 }

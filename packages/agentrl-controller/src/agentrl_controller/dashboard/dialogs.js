@@ -26,25 +26,58 @@ function finish(node, outcome) {
 
 /** Ask before something that cannot be undone. */
 export async function confirm({ title, text, action, danger = true }) {
-  const yes = h("button", { type: "button", class: danger ? "danger solid" : "primary", autofocus: true, onclick: () => finish(yes, true) }, action);
+  const yes = h(
+    "button",
+    {
+      type: "button",
+      class: danger ? "danger solid" : "primary",
+      autofocus: true,
+      onclick: () => finish(yes, true),
+    },
+    action,
+  );
   const no = h("button", { type: "button", onclick: () => finish(no, null) }, "Keep");
-  return (await show([h("h2", {}, title), h("p", {}, text), h("div", { class: "buttons" }, no, yes)], { label: title })) === true;
+  return (
+    (await show([h("h2", {}, title), h("p", {}, text), h("div", { class: "buttons" }, no, yes)], {
+      label: title,
+    })) === true
+  );
 }
 
 /** Ask for the token. */
 export function token(wasRefused) {
-  const field = h("input", { type: "password", id: "token", name: "token", autocomplete: "off", spellcheck: "false", required: true, autofocus: true, "aria-describedby": "token-note" });
-  const form = h("form", {
-    onsubmit: (event) => {
-      event.preventDefault();
-      if (field.value) finish(form, field.value);
+  const field = h("input", {
+    type: "password",
+    id: "token",
+    name: "token",
+    autocomplete: "off",
+    spellcheck: "false",
+    required: true,
+    autofocus: true,
+    "aria-describedby": "token-note",
+  });
+  const form = h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        if (field.value) finish(form, field.value);
+      },
     },
-  },
-  h("h2", {}, "This controller asks for a token"),
-  h("p", { id: "token-note" }, wasRefused ? h("strong", { class: "bad" }, "That token was refused. ") : null,
-    "It was given to the controller by ", h("code", {}, "--token"), " or ", h("code", {}, "AGENTRL_TOKEN"), ". This tab keeps it until it is closed."),
-  h("div", { class: "field" }, h("label", { for: "token" }, "Token"), field),
-  h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Unlock")));
+    h("h2", {}, "This controller asks for a token"),
+    h(
+      "p",
+      { id: "token-note" },
+      wasRefused ? h("strong", { class: "bad" }, "That token was refused. ") : null,
+      "It was given to the controller by ",
+      h("code", {}, "--token"),
+      " or ",
+      h("code", {}, "AGENTRL_TOKEN"),
+      ". This tab keeps it until it is closed.",
+    ),
+    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), field),
+    h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Unlock")),
+  );
   return show(form, { label: "Token" });
 }
 
@@ -66,14 +99,36 @@ const SHORTCUTS = [
 
 /** The list of shortcuts. */
 export function shortcuts() {
-  const rows = SHORTCUTS.map(([what, keys]) => h("div", {}, h("dt", {}, what), h("dd", {}, keys.map((key) => h("kbd", {}, key)))));
+  const rows = SHORTCUTS.map(([what, keys]) =>
+    h(
+      "div",
+      {},
+      h("dt", {}, what),
+      h(
+        "dd",
+        {},
+        keys.map((key) => h("kbd", {}, key)),
+      ),
+    ),
+  );
   const close = h("button", { type: "button", autofocus: true, onclick: () => finish(close, null) }, "Close");
-  return show([h("h2", {}, "Keyboard shortcuts"), h("dl", { class: "shortcuts" }, rows), h("div", { class: "buttons" }, close)], { label: "Keyboard shortcuts" });
+  return show(
+    [
+      h("h2", {}, "Keyboard shortcuts"),
+      h("dl", { class: "shortcuts" }, rows),
+      h("div", { class: "buttons" }, close),
+    ],
+    { label: "Keyboard shortcuts" },
+  );
 }
 
 /** A notice that goes by itself. */
 export function toast(text, { bad = false } = {}) {
-  const close = h("button", { type: "button", class: "ghost", "aria-label": "Dismiss", onclick: () => notice.remove() }, "×");
+  const close = h(
+    "button",
+    { type: "button", class: "ghost", "aria-label": "Dismiss", onclick: () => notice.remove() },
+    "×",
+  );
   const notice = h("div", { class: bad ? "toast bad" : "toast" }, h("span", {}, text), close);
   document.getElementById("toasts").append(notice);
   setTimeout(() => notice.remove(), bad ? 12_000 : 4_000);
@@ -98,7 +153,15 @@ export function empty(title, ...body) {
 
 /** A command to copy. */
 export function command(text) {
-  const copy = h("button", { type: "button", class: "ghost", onclick: () => attempt(() => navigator.clipboard.writeText(text), "Copied.") }, "Copy");
+  const copy = h(
+    "button",
+    {
+      type: "button",
+      class: "ghost",
+      onclick: () => attempt(() => navigator.clipboard.writeText(text), "Copied."),
+    },
+    "Copy",
+  );
   return h("div", { class: "command" }, h("code", {}, text), copy);
 }
 

@@ -69,6 +69,7 @@ export class Keyed {
       else this.parent.insertBefore(node, next);
     }
     // A node that moves loses the focus.
-    if (focused !== document.activeElement && this.parent.contains(focused)) focused.focus({ preventScroll: true });
+    if (focused !== document.activeElement && this.parent.contains(focused))
+      focused.focus({ preventScroll: true });
   }
 }

@@ -2,8 +2,17 @@
 
 const NONE = "–";
 const grouped = new Intl.NumberFormat("en-US");
-const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const dayTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const clockTime = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hour12: false,
+});
+const dayTime = new Intl.DateTimeFormat(undefined, {
+  dateStyle: "medium",
+  timeStyle: "medium",
+  hourCycle: "h23",
+});
 
 export const count = (value) => (value === null || value === undefined ? NONE : grouped.format(value));
 
@@ -61,4 +70,5 @@ export function decimal(value) {
 /** A reward with its sign. */
 export const signed = (value) => (value > 0 ? `+${decimal(value)}` : decimal(value));
 
-export const bytes = (size) => (size >= 2 ** 20 ? `${(size / 2 ** 20).toFixed(1)} MiB` : `${Math.ceil(size / 1024)} KiB`);
+export const bytes = (size) =>
+  size >= 2 ** 20 ? `${(size / 2 ** 20).toFixed(1)} MiB` : `${Math.ceil(size / 1024)} KiB`;

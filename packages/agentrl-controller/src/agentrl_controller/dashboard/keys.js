@@ -67,7 +67,8 @@ export class Rows {
     const rows = this.all;
     if (!rows.length) return;
     const at = rows.indexOf(this.focused);
-    const next = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step))];
+    const next =
+      rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step))];
     this.#mark(next);
     next.focus();
     next.scrollIntoView({ block: "nearest" });

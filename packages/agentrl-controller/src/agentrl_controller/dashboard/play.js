@@ -14,23 +14,70 @@ import { badge, field, setState } from "./widgets.js";
 /** Choose a task and a sample. */
 export function start(page) {
   const task = h("select", { name: "task", required: true });
-  const index = h("input", { name: "index", required: true, list: "samples", autocomplete: "off", spellcheck: "false" });
+  const index = h("input", {
+    name: "index",
+    required: true,
+    list: "samples",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const samples = h("datalist", { id: "samples" });
   const seed = h("input", { name: "seed", type: "number", step: "1", placeholder: "chosen by the task" });
-  const custom = h("textarea", { name: "custom", rows: "3", class: "mono", spellcheck: "false", placeholder: '{"question": "…"}' });
+  const custom = h("textarea", {
+    name: "custom",
+    rows: "3",
+    class: "mono",
+    spellcheck: "false",
+    placeholder: '{"question": "…"}',
+  });
   const hint = h("span");
   const go = h("button", { type: "submit", class: "primary" }, "Start");
   const stop = h("button", { type: "button", hidden: true, onclick: () => waiting?.abort() }, "Stop waiting");
-  const dice = h("button", { type: "button", "aria-label": "Some sample", title: "Some sample", onclick: () => { index.value = some(tasks[task.value]); } }, icon("dice"));
+  const dice = h(
+    "button",
+    {
+      type: "button",
+      "aria-label": "Some sample",
+      title: "Some sample",
+      onclick: () => {
+        index.value = some(tasks[task.value]);
+      },
+    },
+    icon("dice"),
+  );
   let tasks = {};
   let waiting = null;
 
-  const form = h("form", { class: "panel setup", onsubmit: (event) => { event.preventDefault(); begin(); } },
+  const form = h(
+    "form",
+    {
+      class: "panel setup",
+      onsubmit: (event) => {
+        event.preventDefault();
+        begin();
+      },
+    },
     field("Task", task),
-    field("Sample", index, hint, dice), samples,
-    h("details", { class: "fold" }, h("summary", {}, "A seed, or a sample of your own"), field("Seed", seed), field("Custom sample", custom, "JSON that the task understands; it takes the place of the sample above.")),
-    h("div", { class: "buttons" }, stop, go));
-  const nothing = empty("No task to play", h("p", {}, "Serve one, and it can be played here."), command(`agentrl-env serve my_task.py --controller ${new URL("api", document.baseURI)}`));
+    field("Sample", index, hint, dice),
+    samples,
+    h(
+      "details",
+      { class: "fold" },
+      h("summary", {}, "A seed, or a sample of your own"),
+      field("Seed", seed),
+      field(
+        "Custom sample",
+        custom,
+        "JSON that the task understands; it takes the place of the sample above.",
+      ),
+    ),
+    h("div", { class: "buttons" }, stop, go),
+  );
+  const nothing = empty(
+    "No task to play",
+    h("p", {}, "Serve one, and it can be played here."),
+    command(`agentrl-env serve my_task.py --controller ${new URL("api", document.baseURI)}`),
+  );
   task.addEventListener("change", () => choose());
 
   function choose() {
@@ -38,14 +85,18 @@ export function start(page) {
     if (!chosen) return;
     samples.replaceChildren(...chosen.examples.map((value) => h("option", { value: String(value) })));
     setText(hint, `${count(chosen.num_samples)} samples, such as ${chosen.examples.slice(0, 3).join(", ")}`);
-    if (index.value === "" || index.dataset.task !== task.value) index.value = String(chosen.examples[0] ?? 0);
+    if (index.value === "" || index.dataset.task !== task.value)
+      index.value = String(chosen.examples[0] ?? 0);
     index.dataset.task = task.value;
   }
 
   async function begin() {
     let body;
     try {
-      body = startBody({ task: task.value, index: index.value.trim(), seed: seed.value, custom: custom.value.trim() }, tasks[task.value]);
+      body = startBody(
+        { task: task.value, index: index.value.trim(), seed: seed.value, custom: custom.value.trim() },
+        tasks[task.value],
+      );
     } catch (error) {
       custom.setCustomValidity(`This is no JSON: ${error.message}`);
       custom.reportValidity();
@@ -62,7 +113,8 @@ export function start(page) {
       await response.arrayBuffer();
       page.go(`#/play/${id}`);
     } catch (error) {
-      if (error.name !== "AbortError") toast(error instanceof ApiError ? error.message : "The controller cannot be reached.", { bad: true });
+      if (error.name !== "AbortError")
+        toast(error instanceof ApiError ? error.message : "The controller cannot be reached.", { bad: true });
     } finally {
       go.disabled = false;
       stop.hidden = true;
@@ -73,7 +125,15 @@ export function start(page) {
   return {
     title: "Play",
     query: { view: "overview" },
-    element: [h("p", { class: "lead" }, "Be the agent: start a sample, read what the environment says, and answer by hand. It takes a slot like any other session."), nothing, form],
+    element: [
+      h(
+        "p",
+        { class: "lead" },
+        "Be the agent: start a sample, read what the environment says, and answer by hand. It takes a slot like any other session.",
+      ),
+      nothing,
+      form,
+    ],
     keys: {},
     render(state) {
       const names = Object.keys(state.tasks).sort();
@@ -94,7 +154,10 @@ export function start(page) {
 const some = (task) => String(task?.examples[Math.floor(Math.random() * task.examples.length)] ?? 0);
 
 function startBody({ task, index, seed, custom }, known) {
-  const extra = { ...(seed === "" ? {} : { seed: Number(seed) }), ...(custom === "" ? {} : { custom_task: JSON.parse(custom) }) };
+  const extra = {
+    ...(seed === "" ? {} : { seed: Number(seed) }),
+    ...(custom === "" ? {} : { custom_task: JSON.parse(custom) }),
+  };
   if (custom !== "") return { name: task, index: -1, ...extra };
   // A number means a position where all samples have names, so `7` may be either.
   const isName = known?.examples.some((value) => String(value) === index && typeof value === "string");
@@ -110,7 +173,11 @@ export function play(page) {
   const rewards = new Rewards();
   const facts = new Facts();
   const composer = new Composer(send);
-  const finish = h("button", { type: "button", class: "danger", onclick: () => cancelSession(id) }, "Give up");
+  const finish = h(
+    "button",
+    { type: "button", class: "danger", onclick: () => cancelSession(id) },
+    "Give up",
+  );
   const again = h("a", { class: "button primary", href: "#/play" }, "Play another");
   let view = null;
   let isNew = true;
@@ -148,10 +215,29 @@ export function play(page) {
 
   return {
     title: `Play ${id}`,
-    heading: [back("#/play", "Play"), h("h1", { tabindex: "-1" }, "You are the agent"), state, h("span", { class: "spring" }), finish, again],
+    heading: [
+      back("#/play", "Play"),
+      h("h1", { tabindex: "-1" }, "You are the agent"),
+      state,
+      h("span", { class: "spring" }),
+      finish,
+      again,
+    ],
     query: { view: "session", id },
-    element: [h("div", { class: "beside" }, h("div", { class: "talk" }, conversation.element, composer.element), h("aside", { "aria-label": "About the session" }, rewards.element, facts.element))],
-    keys: { ...rows.bindings, Enter: () => unfold(rows.focused), e: () => conversation.toggleAll(), x: () => finish.click() },
+    element: [
+      h(
+        "div",
+        { class: "beside" },
+        h("div", { class: "talk" }, conversation.element, composer.element),
+        h("aside", { "aria-label": "About the session" }, rewards.element, facts.element),
+      ),
+    ],
+    keys: {
+      ...rows.bindings,
+      Enter: () => unfold(rows.focused),
+      e: () => conversation.toggleAll(),
+      x: () => finish.click(),
+    },
     render,
   };
 }
@@ -168,6 +254,7 @@ async function interact(headers, message) {
 
 function toolsOf(entries) {
   let offered = [];
-  for (const key of Object.keys(entries).sort((one, other) => one - other)) if (entries[key].tools) offered = entries[key].tools;
+  for (const key of Object.keys(entries).sort((one, other) => one - other))
+    if (entries[key].tools) offered = entries[key].tools;
   return offered;
 }

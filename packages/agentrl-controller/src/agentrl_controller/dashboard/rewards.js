@@ -13,7 +13,12 @@ export class Rewards {
     this.total = h("dd", { class: "value" });
     this.note = h("dd", { class: "note" });
     this.svg = s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-    this.element = h("div", { class: "rewards panel" }, h("dl", { class: "tile" }, this.label, this.total, this.note), this.svg);
+    this.element = h(
+      "div",
+      { class: "rewards panel" },
+      h("dl", { class: "tile" }, this.label, this.total, this.note),
+      this.svg,
+    );
   }
 
   show({ reward, rewards, is_live: isLive }) {
@@ -42,10 +47,26 @@ function draw(rewards) {
   const low = Math.min(0, ...shown, ...totals);
   const y = (value) => HEIGHT - 3 - ((value - low) / (high - low || 1)) * (HEIGHT - 6);
   const step = WIDTH / Math.max(8, shown.length);
-  const bars = shown.map((reward, n) => s("rect", {
-    class: reward < 0 ? "bar bad" : "bar good", x: n * step + step * 0.2, width: step * 0.6, rx: 1.5,
-    y: Math.min(y(0), y(reward)), height: Math.max(reward ? 1.5 : 0, Math.abs(y(reward) - y(0))),
-  }, s("title", {}, `Answer ${rewards.length - shown.length + n + 1}: ${signed(reward)}`)));
-  const line = totals.map((total, n) => `${n ? "L" : "M"}${((n + 0.5) * step).toFixed(1)} ${y(total).toFixed(1)}`).join("");
-  return [s("path", { class: "grid floor", d: `M0 ${y(0).toFixed(1)}H${WIDTH}` }), ...bars, s("path", { class: "line c1", d: line })];
+  const bars = shown.map((reward, n) =>
+    s(
+      "rect",
+      {
+        class: reward < 0 ? "bar bad" : "bar good",
+        x: n * step + step * 0.2,
+        width: step * 0.6,
+        rx: 1.5,
+        y: Math.min(y(0), y(reward)),
+        height: Math.max(reward ? 1.5 : 0, Math.abs(y(reward) - y(0))),
+      },
+      s("title", {}, `Answer ${rewards.length - shown.length + n + 1}: ${signed(reward)}`),
+    ),
+  );
+  const line = totals
+    .map((total, n) => `${n ? "L" : "M"}${((n + 0.5) * step).toFixed(1)} ${y(total).toFixed(1)}`)
+    .join("");
+  return [
+    s("path", { class: "grid floor", d: `M0 ${y(0).toFixed(1)}H${WIDTH}` }),
+    ...bars,
+    s("path", { class: "line c1", d: line }),
+  ];
 }

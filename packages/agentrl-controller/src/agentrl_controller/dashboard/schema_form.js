@@ -9,12 +9,25 @@ export class FieldError extends Error {}
 export class SchemaForm {
   constructor(schema) {
     const required = new Set(schema?.required ?? []);
-    this.fields = Object.entries(schema?.properties ?? {}).map(([name, property]) => new Field(name, property, required.has(name)));
+    this.fields = Object.entries(schema?.properties ?? {}).map(
+      ([name, property]) => new Field(name, property, required.has(name)),
+    );
     // Tools that take what they do not name get the rest as JSON.
-    this.isOpen = this.fields.length === 0 && schema?.additionalProperties !== false && schema !== undefined && Object.keys(schema).length > 0 && schema.properties === undefined;
+    this.isOpen =
+      this.fields.length === 0 &&
+      schema?.additionalProperties !== false &&
+      schema !== undefined &&
+      Object.keys(schema).length > 0 &&
+      schema.properties === undefined;
     this.whole = this.isOpen ? new Field("arguments", { type: "object" }, false) : null;
     const fields = this.whole ? [this.whole] : this.fields;
-    this.element = h("div", { class: "schema" }, fields.length ? fields.map((each) => each.element) : h("p", { class: "soft" }, "It takes no arguments."));
+    this.element = h(
+      "div",
+      { class: "schema" },
+      fields.length
+        ? fields.map((each) => each.element)
+        : h("p", { class: "soft" }, "It takes no arguments."),
+    );
   }
 
   /** The arguments as an object. Throws FieldError. */
@@ -51,7 +64,11 @@ class Field {
     const given = this.schema.default;
     if (given !== undefined && given !== null) this.#fill(given);
     this.control.addEventListener("input", () => this.control.setCustomValidity(""));
-    this.element = field([h("code", {}, name), ` ${this.#kindText()}`, isRequired ? h("em", {}, "required") : null], this.control, this.schema.description);
+    this.element = field(
+      [h("code", {}, name), ` ${this.#kindText()}`, isRequired ? h("em", {}, "required") : null],
+      this.control,
+      this.schema.description,
+    );
   }
 
   get kind() {
@@ -68,12 +85,41 @@ class Field {
   #control() {
     const blank = this.isRequired ? [] : [h("option", { value: "" }, "Leave out")];
     switch (this.kind) {
-      case "enum": return h("select", {}, blank, this.schema.enum.map((value, n) => h("option", { value: String(n) }, typeof value === "string" ? value : JSON.stringify(value))));
-      case "boolean": return h("select", {}, blank, h("option", { value: "true" }, "true"), h("option", { value: "false" }, "false"));
+      case "enum":
+        return h(
+          "select",
+          {},
+          blank,
+          this.schema.enum.map((value, n) =>
+            h("option", { value: String(n) }, typeof value === "string" ? value : JSON.stringify(value)),
+          ),
+        );
+      case "boolean":
+        return h(
+          "select",
+          {},
+          blank,
+          h("option", { value: "true" }, "true"),
+          h("option", { value: "false" }, "false"),
+        );
       case "integer":
-      case "number": return h("input", { type: "number", step: this.kind === "integer" ? "1" : "any", min: this.schema.minimum, max: this.schema.maximum, autocomplete: "off" });
-      case "string": return h("textarea", { rows: "1", spellcheck: "false", maxlength: this.schema.maxLength });
-      default: return h("textarea", { rows: "3", class: "mono", spellcheck: "false", placeholder: this.schema.type === "array" ? "[]" : this.schema.type === "object" ? "{}" : "null" });
+      case "number":
+        return h("input", {
+          type: "number",
+          step: this.kind === "integer" ? "1" : "any",
+          min: this.schema.minimum,
+          max: this.schema.maximum,
+          autocomplete: "off",
+        });
+      case "string":
+        return h("textarea", { rows: "1", spellcheck: "false", maxlength: this.schema.maxLength });
+      default:
+        return h("textarea", {
+          rows: "3",
+          class: "mono",
+          spellcheck: "false",
+          placeholder: this.schema.type === "array" ? "[]" : this.schema.type === "object" ? "{}" : "null",
+        });
     }
   }
 
@@ -89,12 +135,17 @@ class Field {
     if (!this.control.checkValidity()) throw this.#refuse(this.control.validationMessage);
     if (given === "" && !(this.kind === "string" && this.isRequired)) return undefined;
     switch (this.kind) {
-      case "enum": return this.schema.enum[Number(given)];
-      case "boolean": return given === "true";
+      case "enum":
+        return this.schema.enum[Number(given)];
+      case "boolean":
+        return given === "true";
       case "integer":
-      case "number": return Number(given);
-      case "string": return given;
-      default: return this.#parse(given);
+      case "number":
+        return Number(given);
+      case "string":
+        return given;
+      default:
+        return this.#parse(given);
     }
   }
 

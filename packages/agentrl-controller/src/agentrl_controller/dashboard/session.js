@@ -14,14 +14,26 @@ const NEAR_END = 80;
 export function session(page) {
   const id = page.name;
   const state = badge();
-  const cancel = h("button", { type: "button", class: "danger", onclick: () => cancelSession(id) }, "Cancel session");
+  const cancel = h(
+    "button",
+    { type: "button", class: "danger", onclick: () => cancelSession(id) },
+    "Cancel session",
+  );
   const conversation = new Conversation();
   const facts = new Facts();
   const rewards = new Rewards();
   const rows = new Rows(conversation.element);
   const note = h("p", { class: "gap" });
-  const earlier = h("button", { type: "button", onclick: () => page.change({ first: String(Math.max(0, first - 300)) }) });
-  const latest = h("button", { type: "button", class: "pill latest", onclick: () => scrollToEnd() }, icon("down"), "Latest");
+  const earlier = h("button", {
+    type: "button",
+    onclick: () => page.change({ first: String(Math.max(0, first - 300)) }),
+  });
+  const latest = h(
+    "button",
+    { type: "button", class: "pill latest", onclick: () => scrollToEnd() },
+    icon("down"),
+    "Latest",
+  );
   latest.hidden = true;
   let first = 0;
   let isFollowing = true;
@@ -32,11 +44,30 @@ export function session(page) {
   addEventListener("scroll", onScroll, { passive: true });
   return {
     title: `Session ${id}`,
-    heading: [back("#/sessions", "Sessions"), h("h1", { tabindex: "-1" }, "Session ", h("span", { class: "mono" }, id)), state, h("span", { class: "spring" }), cancel],
+    heading: [
+      back("#/sessions", "Sessions"),
+      h("h1", { tabindex: "-1" }, "Session ", h("span", { class: "mono" }, id)),
+      state,
+      h("span", { class: "spring" }),
+      cancel,
+    ],
     query: queryOf(id, page.params),
     queryOf: (params) => queryOf(id, params),
-    element: [h("div", { class: "beside" }, h("div", { class: "talk" }, note, earlier, conversation.element, latest), h("aside", { "aria-label": "About the session" }, rewards.element, facts.element))],
-    keys: { ...rows.bindings, Enter: () => unfold(rows.focused), e: () => conversation.toggleAll(), x: () => cancel.click(), Escape: () => page.go("#/sessions") },
+    element: [
+      h(
+        "div",
+        { class: "beside" },
+        h("div", { class: "talk" }, note, earlier, conversation.element, latest),
+        h("aside", { "aria-label": "About the session" }, rewards.element, facts.element),
+      ),
+    ],
+    keys: {
+      ...rows.bindings,
+      Enter: () => unfold(rows.focused),
+      e: () => conversation.toggleAll(),
+      x: () => cancel.click(),
+      Escape: () => page.go("#/sessions"),
+    },
     render(view) {
       first = view.first;
       setState(state, view.state);
@@ -62,7 +93,8 @@ function queryOf(id, params) {
 }
 
 function noteOf(view) {
-  if (view.num_entries === 0) return view.num_exchanges ? "What was said is no longer kept." : "Nothing has been said yet.";
+  if (view.num_entries === 0)
+    return view.num_exchanges ? "What was said is no longer kept." : "Nothing has been said yet.";
   return view.is_whole ? "" : "The beginning is no longer kept.";
 }
 
@@ -85,7 +117,11 @@ export function unfold(message) {
 }
 
 export async function cancelSession(id) {
-  const yes = await confirm({ title: "Cancel this session?", text: "Its agent is told at once, and its slot comes free. What it has earned so far is not scored.", action: "Cancel session" });
+  const yes = await confirm({
+    title: "Cancel this session?",
+    text: "Its agent is told at once, and its slot comes free. What it has earned so far is not scored.",
+    action: "Cancel session",
+  });
   return yes && attempt(() => post("cancel", { headers: { session_id: id } }), "The session is cancelled.");
 }
 
@@ -95,7 +131,18 @@ export class Facts {
     this.used = time();
     this.values = {};
     this.element = h("dl", { class: "facts panel" });
-    for (const [key, label] of [["task", "Task"], ["index", "Sample"], ["worker", "Worker"], ["client", "Client"], ["turns", "Turns"], ["started", "Started"], ["age", "Lasted"], ["used", "Last used"], ["custom", "Custom sample"], ["reason", "Reason"]]) {
+    for (const [key, label] of [
+      ["task", "Task"],
+      ["index", "Sample"],
+      ["worker", "Worker"],
+      ["client", "Client"],
+      ["turns", "Turns"],
+      ["started", "Started"],
+      ["age", "Lasted"],
+      ["used", "Last used"],
+      ["custom", "Custom sample"],
+      ["reason", "Reason"],
+    ]) {
       const value = h("dd", {}, key === "used" ? this.used : null);
       this.values[key] = value;
       this.element.append(h("div", {}, h("dt", {}, label), value));

@@ -27,12 +27,18 @@ class SessionList {
     this.past = []; // Cursors of the pages before this one.
     this.#build();
     this.query = this.queryOf(page.params);
-    this.keys = { ...this.rows.bindings, n: () => this.#turn(1), p: () => this.#turn(-1), r: () => this.#renew() };
+    this.keys = {
+      ...this.rows.bindings,
+      n: () => this.#turn(1),
+      p: () => this.#turn(-1),
+      r: () => this.#renew(),
+    };
   }
 
   queryOf(params) {
     const wanted = Object.fromEntries(FILTERS.map((name) => [name, params.get(name) ?? ""]));
-    for (const name of FILTERS) if (this.fields[name] !== document.activeElement) this.#setField(name, wanted[name]);
+    for (const name of FILTERS)
+      if (this.fields[name] !== document.activeElement) this.#setField(name, wanted[name]);
     const cursor = params.get("cursor");
     return { view: "sessions", limit: LIMIT, ...wanted, ...(cursor ? { cursor } : {}) };
   }
@@ -40,8 +46,16 @@ class SessionList {
   #build() {
     const body = h("tbody");
     const names = ["Session", "Task", "Sample", "State", "Worker", "Turns", "Started", "Last used"];
-    this.table = h("div", { class: "table panel" }, h("table", { "aria-label": "Live sessions" },
-      columns(names, { numbers: ["Turns"], actions: false }), body));
+    this.table = h(
+      "div",
+      { class: "table panel" },
+      h(
+        "table",
+        { "aria-label": "Live sessions" },
+        columns(names, { numbers: ["Turns"], actions: false }),
+        body,
+      ),
+    );
     this.rows = new Rows(this.table);
     this.keyed = new Keyed(body, { create, update });
     this.nothing = h("div");
@@ -53,19 +67,42 @@ class SessionList {
     this.element = [this.filters, this.nothing, this.table, this.pager];
     body.addEventListener("pointerenter", () => this.#hold({ isPointed: true }));
     body.addEventListener("pointerleave", () => this.#hold({ isPointed: false }));
-    body.addEventListener("focusin", (event) => this.#hold({ isFocused: event.target.matches(":focus-visible") }));
-    body.addEventListener("focusout", (event) => this.#hold({ isFocused: body.contains(event.relatedTarget) }));
-    body.addEventListener("click", (event) => { lastOpened = event.target.closest("a")?.textContent ?? lastOpened; });
+    body.addEventListener("focusin", (event) =>
+      this.#hold({ isFocused: event.target.matches(":focus-visible") }),
+    );
+    body.addEventListener("focusout", (event) =>
+      this.#hold({ isFocused: body.contains(event.relatedTarget) }),
+    );
+    body.addEventListener("click", (event) => {
+      lastOpened = event.target.closest("a")?.textContent ?? lastOpened;
+    });
   }
 
   #buildFilters() {
     const change = (name) => () => this.#filter(name, this.fields[name].value.trim());
-    const options = (first, rest) => [h("option", { value: "" }, first), ...rest.map(({ value, label }) => h("option", { value }, label))];
+    const options = (first, rest) => [
+      h("option", { value: "" }, first),
+      ...rest.map(({ value, label }) => h("option", { value }, label)),
+    ];
     this.fields = {
-      search: h("input", { type: "search", placeholder: "Search id or sample", "aria-label": "Search sessions", "data-search": true }),
+      search: h("input", {
+        type: "search",
+        placeholder: "Search id or sample",
+        "aria-label": "Search sessions",
+        "data-search": true,
+      }),
       task: h("select", { "aria-label": "Task", onchange: change("task") }, options("All tasks", [])),
-      state: h("select", { "aria-label": "State", onchange: change("state") }, options("All states", STATE_NAMES)),
-      worker: h("input", { class: "short", inputmode: "numeric", placeholder: "Worker", "aria-label": "Worker id" }),
+      state: h(
+        "select",
+        { "aria-label": "State", onchange: change("state") },
+        options("All states", STATE_NAMES),
+      ),
+      worker: h("input", {
+        class: "short",
+        inputmode: "numeric",
+        placeholder: "Worker",
+        "aria-label": "Worker id",
+      }),
     };
     for (const name of ["search", "worker"]) {
       this.fields[name].addEventListener("input", () => {
@@ -73,9 +110,26 @@ class SessionList {
         this.timer = setTimeout(change(name), SEARCH_MS);
       });
     }
-    this.clear = h("button", { type: "button", class: "ghost", onclick: () => this.page.change(Object.fromEntries([...FILTERS, "cursor"].map((name) => [name, ""]))) }, "Clear");
-    this.filters = h("div", { class: "filters" }, h("div", { class: "search" }, icon("search"), this.fields.search),
-      this.fields.task, this.fields.state, this.fields.worker, this.clear, this.newer, this.found);
+    this.clear = h(
+      "button",
+      {
+        type: "button",
+        class: "ghost",
+        onclick: () => this.page.change(Object.fromEntries([...FILTERS, "cursor"].map((name) => [name, ""]))),
+      },
+      "Clear",
+    );
+    this.filters = h(
+      "div",
+      { class: "filters" },
+      h("div", { class: "search" }, icon("search"), this.fields.search),
+      this.fields.task,
+      this.fields.state,
+      this.fields.worker,
+      this.clear,
+      this.newer,
+      this.found,
+    );
   }
 
   #buildPager() {
@@ -87,7 +141,8 @@ class SessionList {
 
   #setField(name, value) {
     // A task that is not served at the moment can still be asked for.
-    if (name === "task" && value && ![...this.fields.task.options].some((option) => option.value === value)) this.fields.task.append(h("option", { value }, value));
+    if (name === "task" && value && ![...this.fields.task.options].some((option) => option.value === value))
+      this.fields.task.append(h("option", { value }, value));
     this.fields[name].value = value;
   }
 
@@ -139,7 +194,10 @@ class SessionList {
   }
 
   #focus() {
-    const row = this.wantsFocus === "first" ? this.rows.all[0] : this.rows.all.find((each) => each.textContent === this.wantsFocus);
+    const row =
+      this.wantsFocus === "first"
+        ? this.rows.all[0]
+        : this.rows.all.find((each) => each.textContent === this.wantsFocus);
     this.wantsFocus = null;
     row?.focus();
   }
@@ -158,12 +216,18 @@ class SessionList {
     this.table.hidden = this.shown.length === 0;
     this.nothing.hidden = this.shown.length > 0;
     if (this.shown.length === 0) this.nothing.replaceChildren(nobody(state, isFiltered));
-    setText(this.range, state.order.length ? `${count(state.before + 1)}–${count(state.before + state.order.length)} of ${count(state.found)}` : "");
+    setText(
+      this.range,
+      state.order.length
+        ? `${count(state.before + 1)}–${count(state.before + state.order.length)} of ${count(state.found)}`
+        : "",
+    );
     this.back.disabled = !this.page.params.get("cursor");
     this.forth.disabled = !state.next;
     this.pager.hidden = this.back.disabled && this.forth.disabled;
     const known = new Set([...this.fields.task.options].map((option) => option.value));
-    for (const name of state.task_names) if (!known.has(name)) this.fields.task.append(h("option", { value: name }, name));
+    for (const name of state.task_names)
+      if (!known.has(name)) this.fields.task.append(h("option", { value: name }, name));
   }
 
   close() {
@@ -172,18 +236,46 @@ class SessionList {
 }
 
 function nobody(state, isFiltered) {
-  if (isFiltered) return empty("No live session matches", h("p", {}, `${plural(state.live, "session")} live in all. Sessions that ended are found by their address only.`));
-  return empty("No live session", h("p", {}, "Sessions appear here as soon as an agent starts one. "), h("a", { class: "button", href: "#/play" }, "Play one by hand"));
+  if (isFiltered)
+    return empty(
+      "No live session matches",
+      h(
+        "p",
+        {},
+        `${plural(state.live, "session")} live in all. Sessions that ended are found by their address only.`,
+      ),
+    );
+  return empty(
+    "No live session",
+    h("p", {}, "Sessions appear here as soon as an agent starts one. "),
+    h("a", { class: "button", href: "#/play" }, "Play one by hand"),
+  );
 }
 
 function create(session) {
   const cells = { state: badge(), turns: h("td", { class: "number" }), used: time() };
   const started = time();
   setTime(started, session.started);
-  const row = h("tr", {},
-    h("th", { scope: "row" }, h("a", { class: "mono", href: `#/sessions/${session.id}`, "data-row": true, tabindex: "-1" }, session.id)),
-    h("td", {}, session.task), h("td", {}, String(session.index)), h("td", {}, cells.state), h("td", {}, String(session.worker)),
-    cells.turns, h("td", {}, started), h("td", {}, cells.used));
+  const row = h(
+    "tr",
+    {},
+    h(
+      "th",
+      { scope: "row" },
+      h(
+        "a",
+        { class: "mono", href: `#/sessions/${session.id}`, "data-row": true, tabindex: "-1" },
+        session.id,
+      ),
+    ),
+    h("td", {}, session.task),
+    h("td", {}, String(session.index)),
+    h("td", {}, cells.state),
+    h("td", {}, String(session.worker)),
+    cells.turns,
+    h("td", {}, started),
+    h("td", {}, cells.used),
+  );
   row.cells_ = cells;
   return row;
 }

@@ -14,7 +14,9 @@ const STATES = {
 };
 
 /** The states of a session, for filters. */
-export const STATE_NAMES = Object.entries(STATES).slice(0, 4).map(([value, [label]]) => ({ value, label }));
+export const STATE_NAMES = Object.entries(STATES)
+  .slice(0, 4)
+  .map(([value, [label]]) => ({ value, label }));
 
 /** A badge that says a state by word and colour. */
 export function badge() {
@@ -34,7 +36,12 @@ export function setState(node, state) {
 
 /** A bar of what is used of a whole. */
 export function bar() {
-  return h("div", { class: "load", role: "meter", "aria-valuemin": "0" }, h("div", { class: "track" }, h("div", { class: "fill" })), h("span"));
+  return h(
+    "div",
+    { class: "load", role: "meter", "aria-valuemin": "0" },
+    h("div", { class: "track" }, h("div", { class: "fill" })),
+    h("span"),
+  );
 }
 
 export function setBar(node, used, whole, what) {
@@ -60,7 +67,9 @@ export function setTime(node, at) {
 
 /** The head of a table; the last column may hold buttons. */
 export function columns(names, { numbers = [], actions = true } = {}) {
-  const cells = names.map((name) => h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name));
+  const cells = names.map((name) =>
+    h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name),
+  );
   if (actions) cells.push(h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")));
   return h("thead", {}, h("tr", {}, cells));
 }
@@ -72,6 +81,11 @@ export function field(label, control, hint, beside = null) {
   const id = `field-${(fields += 1)}`;
   control.id = id;
   if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
-  return h("div", { class: "field" }, h("label", { for: id }, label), beside ? h("div", { class: "joined" }, control, beside) : control,
-    hint ? h("small", { id: `${id}-hint` }, hint) : null);
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { for: id }, label),
+    beside ? h("div", { class: "joined" }, control, beside) : control,
+    hint ? h("small", { id: `${id}-hint` }, hint) : null,
+  );
 }
