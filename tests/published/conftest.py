@@ -165,7 +165,7 @@ async def _answers(worker: Worker) -> bool:
     return True
 
 
-async def until(condition: Callable[[], Awaitable[Any]], *, within_s: float = 30.0) -> None:
+async def until(condition: Callable[[], Awaitable[Any]], *, within_s: float = 60.0) -> None:
     """Wait for what no event tells of."""
     end = time.monotonic() + within_s
     while not await condition():

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def lookup(thing: str, call_id: str = "call_1") -> dict:
     function = {"name": "price", "arguments": json.dumps({"thing": thing})}

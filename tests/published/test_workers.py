@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 ANSWER = {"messages": [{"role": "assistant", "content": "12"}]}
 
 
@@ -37,6 +39,27 @@ async def test_cancelling_answers_who_waits_for_the_worker(client, slow, tmp_pat
     refusal = await waiting
     assert (refusal.status_code, "cancelled" in refusal.json()["message"]) == (400, True)
     await eventually(lambda: client.is_idle(slow), within_s=5)
+
+
+async def test_messages_that_come_while_others_are_answered_are_refused(client, slow, tmp_path, eventually):
+    session_id, _ = await client.start(slow.name, -1, gated(tmp_path / "gate"))
+    waiting = asyncio.create_task(client.interact(session_id, "12"))
+    await eventually(lambda: is_locked(client, session_id))
+    assert (await client.post("interact", ANSWER, session_id=session_id)).status_code == 409
+    (tmp_path / "gate").touch()
+    answer = await waiting
+    assert (answer["messages"][0]["content"], answer["finish"], answer["reward"]) == ("Done.", True, 1.0)
+
+
+async def test_messages_that_a_worker_cannot_take_end_their_session_alone(client, shop, eventually):
+    kept, _ = await client.start(shop.name, 0)
+    session_id, _ = await client.start(shop.name, 1)
+    odd = {"messages": [{"role": "user", "content": "I am no assistant."}]}
+    refusal = await client.post("interact", odd, session_id=session_id)
+    assert (refusal.status_code, session_id in refusal.json()["message"]) == (500, True)
+    assert session_id not in await client.get("list_sessions")
+    assert (await client.interact(kept, "7"))["reward"] == 1.0
+    await eventually(lambda: client.is_idle(shop), within_s=5)
 
 
 async def test_everything_is_cancelled_at_once(client, slow, shop, tmp_path, eventually):
