@@ -133,6 +133,25 @@ def test_what_is_said_is_shown_as_text_and_never_as_markup(crowd, watch):
     assert page.title().startswith("Session")
 
 
+def test_a_long_conversation_is_shown_from_its_end_and_further_back_when_asked(crowd, watch):
+    def talk(controller: Controller) -> int:
+        session_id = list(controller.sessions.live)[1]
+        for n in range(700):
+            body = {"messages": [{"role": "assistant", "content": f"message {n}"}]}
+            controller.transcripts.add(session_id, "agent" if n else "start", json.dumps(body).encode())
+        return session_id
+
+    page = watch.open(crowd, f"#/sessions/{crowd.do(talk)}")
+    articles = page.get_by_role("article")
+    expect(articles).to_have_count(300)
+    expect(page.get_by_text("message 699", exact=True)).to_be_in_viewport()
+    for shown in (600, 700):
+        page.get_by_role("button", name=re.compile("^Show earlier")).click()
+        expect(articles).to_have_count(shown)
+    expect(page.get_by_role("button", name=re.compile("^Show earlier"))).to_be_hidden()
+    expect(page.get_by_text("message 0", exact=True)).to_be_attached()
+
+
 # --- acting
 
 

@@ -6,9 +6,10 @@ import { h, icon, setText } from "./dom.js";
 import { ago, clock, count } from "./format.js";
 import { listen } from "./keys.js";
 import { overview } from "./overview.js";
-import { play, start } from "./play.js";
+import { play } from "./play.js";
 import { session } from "./session.js";
 import { sessions } from "./sessions.js";
+import { start } from "./start.js";
 import { workers } from "./workers.js";
 
 const ROUTES = [

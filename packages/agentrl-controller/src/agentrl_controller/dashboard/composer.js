@@ -1,6 +1,6 @@
 // Where an answer is written: as text, or as a call of one of the tools.
 
-import { h, setText } from "./dom.js";
+import { h, setText, uniqueId } from "./dom.js";
 import { FieldError, SchemaForm } from "./schema_form.js";
 
 const MAX_TABS = 6;
@@ -116,7 +116,7 @@ export class Composer {
     try {
       const given = JSON.stringify(this.arguments.value());
       const call = {
-        id: `call_${crypto.randomUUID().slice(0, 8)}`,
+        id: `call_${uniqueId()}`,
         type: "function",
         function: { name: tool.name, arguments: given },
       };

@@ -153,15 +153,9 @@ export function empty(title, ...body) {
 
 /** A command to copy. */
 export function command(text) {
-  const copy = h(
-    "button",
-    {
-      type: "button",
-      class: "ghost",
-      onclick: () => attempt(() => navigator.clipboard.writeText(text), "Copied."),
-    },
-    "Copy",
-  );
+  const copy = h("button", { type: "button", class: "ghost" }, "Copy");
+  copy.addEventListener("click", () => attempt(() => navigator.clipboard.writeText(text), "Copied."));
+  copy.hidden = !navigator.clipboard; // Pages over plain HTTP from elsewhere have none.
   return h("div", { class: "command" }, h("code", {}, text), copy);
 }
 

@@ -39,6 +39,13 @@ export function setAttribute(node, name, value) {
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
 }
 
+/** A name that nothing else has; `crypto.randomUUID` is for pages over HTTPS alone. */
+export function uniqueId() {
+  return [...crypto.getRandomValues(new Uint8Array(8))]
+    .map((byte) => byte.toString(16).padStart(2, "0"))
+    .join("");
+}
+
 /** Children by key: makes new ones, updates known ones, drops the others, keeps focus and scroll. */
 export class Keyed {
   constructor(parent, { create, update }) {

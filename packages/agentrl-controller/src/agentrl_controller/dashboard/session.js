@@ -10,86 +10,88 @@ import { Rewards } from "./rewards.js";
 import { badge, setState, setTime, time } from "./widgets.js";
 
 const NEAR_END = 80;
+const MORE = 300;
 
 export function session(page) {
-  const id = page.name;
-  const state = badge();
-  const cancel = h(
-    "button",
-    { type: "button", class: "danger", onclick: () => cancelSession(id) },
-    "Cancel session",
-  );
-  const conversation = new Conversation();
-  const facts = new Facts();
-  const rewards = new Rewards();
-  const rows = new Rows(conversation.element);
-  const note = h("p", { class: "gap" });
-  const earlier = h("button", {
-    type: "button",
-    onclick: () => page.change({ first: String(Math.max(0, first - 300)) }),
-  });
-  const latest = h(
-    "button",
-    { type: "button", class: "pill latest", onclick: () => scrollToEnd() },
-    icon("down"),
-    "Latest",
-  );
-  latest.hidden = true;
-  let first = 0;
-  let isFollowing = true;
-  const onScroll = () => {
-    isFollowing = isNearEnd();
-    latest.hidden = isFollowing;
-  };
-  addEventListener("scroll", onScroll, { passive: true });
-  return {
-    title: `Session ${id}`,
-    heading: [
-      back("#/sessions", "Sessions"),
-      h("h1", { tabindex: "-1" }, "Session ", h("span", { class: "mono" }, id)),
-      state,
-      h("span", { class: "spring" }),
-      cancel,
-    ],
-    query: queryOf(id, page.params),
-    queryOf: (params) => queryOf(id, params),
-    element: [
-      h(
-        "div",
-        { class: "beside" },
-        h("div", { class: "talk" }, note, earlier, conversation.element, latest),
-        h("aside", { "aria-label": "About the session" }, rewards.element, facts.element),
-      ),
-    ],
-    keys: {
-      ...rows.bindings,
-      Enter: () => unfold(rows.focused),
-      e: () => conversation.toggleAll(),
-      x: () => cancel.click(),
-      Escape: () => page.go("#/sessions"),
-    },
-    render(view) {
-      first = view.first;
-      setState(state, view.state);
-      cancel.hidden = !view.is_live;
-      cancel.disabled = view.state === "cancelling";
-      setText(note, noteOf(view));
-      note.hidden = note.textContent === "";
-      earlier.hidden = first === 0;
-      setText(earlier, `Show earlier: ${count(first)} entries are folded away`);
-      conversation.show(view.entries);
-      rows.refresh();
-      facts.show(view);
-      rewards.show(view);
-      if (isFollowing && view.is_live && view.num_entries > 3) scrollToEnd();
-    },
-    close: () => removeEventListener("scroll", onScroll),
-  };
+  return new SessionView(page);
 }
 
-function queryOf(id, params) {
-  const first = params.get("first");
-  return { view: "session", id, ...(first === null ? {} : { first }) };
+class SessionView {
+  constructor(page) {
+    this.page = page;
+    this.id = page.name;
+    this.title = `Session ${this.id}`;
+    this.query = this.queryOf(page.params);
+    this.first = 0;
+    this.numSeen = 0;
+    this.isFollowing = true;
+    this.conversation = new Conversation();
+    this.rows = new Rows(this.conversation.element);
+    this.facts = new Facts();
+    this.rewards = new Rewards();
+    this.#build();
+    this.keys = {
+      ...this.rows.bindings,
+      Enter: () => unfold(this.rows.focused),
+      e: () => this.conversation.toggleAll(),
+      x: () => this.cancel.click(),
+      Escape: () => page.go("#/sessions"),
+    };
+    this.onScroll = () => {
+      this.isFollowing = isNearEnd();
+      this.latest.hidden = this.isFollowing;
+    };
+    addEventListener("scroll", this.onScroll, { passive: true });
+  }
+
+  queryOf(params) {
+    const first = params.get("first");
+    return { view: "session", id: this.id, ...(first === null ? {} : { first }) };
+  }
+
+  #build() {
+    const act = (onclick, text, style = "") => h("button", { type: "button", class: style, onclick }, text);
+    this.state = badge();
+    this.cancel = act(() => cancelSession(this.id), "Cancel session", "danger");
+    this.note = h("p", { class: "gap" });
+    this.earlier = act(() => this.page.change({ first: String(Math.max(0, this.first - MORE)) }), "");
+    this.latest = act(scrollToEnd, [icon("down"), "Latest"], "pill latest");
+    this.latest.hidden = true;
+    this.heading = [
+      back("#/sessions", "Sessions"),
+      h("h1", { tabindex: "-1" }, "Session ", h("span", { class: "mono" }, this.id)),
+      this.state,
+      h("span", { class: "spring" }),
+      this.cancel,
+    ];
+    this.element = h(
+      "div",
+      { class: "beside" },
+      h("div", { class: "talk" }, this.note, this.earlier, this.conversation.element, this.latest),
+      h("aside", { "aria-label": "About the session" }, this.rewards.element, this.facts.element),
+    );
+  }
+
+  render(view) {
+    this.first = view.first;
+    setState(this.state, view.state);
+    this.cancel.hidden = !view.is_live;
+    this.cancel.disabled = view.state === "cancelling";
+    setText(this.note, noteOf(view));
+    this.note.hidden = this.note.textContent === "";
+    this.earlier.hidden = view.first === 0;
+    setText(this.earlier, `Show earlier: ${count(view.first)} entries are folded away`);
+    this.conversation.show(view.entries);
+    this.rows.refresh();
+    this.facts.show(view);
+    this.rewards.show(view);
+    if (this.isFollowing && view.is_live && view.num_entries > this.numSeen) scrollToEnd();
+    this.numSeen = view.num_entries;
+  }
+
+  close() {
+    removeEventListener("scroll", this.onScroll);
+  }
 }
 
 function noteOf(view) {
@@ -103,7 +105,7 @@ function isNearEnd() {
   return page.scrollHeight - page.scrollTop - page.clientHeight < NEAR_END;
 }
 
-function scrollToEnd() {
+export function scrollToEnd() {
   scrollTo({ top: document.documentElement.scrollHeight });
 }
 
