@@ -14,8 +14,8 @@ _KNOWN_HOSTS = 1000
 class ForbiddenError(SessionError):
     """A request is understood and not allowed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=ErrorCode.UNAUTHORIZED)
+    def __init__(self, message: str, *, code: ErrorCode = ErrorCode.UNAUTHORIZED) -> None:
+        super().__init__(message, code=code)
 
 
 class Guard:

@@ -3,10 +3,21 @@
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Response
+from pydantic import BaseModel
 
-from agentrl_core import InteractRequest, Reply, StartRequest
+from agentrl_core import ErrorCode, InteractRequest, Reply, StartRequest
 
-_Session = Annotated[int, Header(alias="session_id", description="The session; `session-id` means the same.")]
+SessionHeader = Annotated[
+    int,
+    Header(
+        alias="session_id",
+        convert_underscores=False,
+        ge=0,
+        lt=2**53,
+        description="The session; `session-id` too.",
+    ),
+]
+"""Header that names a session."""
 _RequestId = Annotated[
     str | None,
     Header(alias="X-Request-Id", description="A repeated id gets the answer of the first request."),
@@ -19,16 +30,24 @@ _OnDeadline = Annotated[
     Header(alias="X-On-Deadline", pattern="^(continue|cancel)$", description="What becomes of it."),
 ]
 _Client = Annotated[str | None, Header(alias="X-Client-Id", description="Who asks, for its turn in line.")]
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "Malformed, or an unknown task, sample or session"},
-    401: {"description": "The token is missing or wrong"},
-    403: {"description": "The token lacks the scope, or another web page asks"},
-    409: {"description": "Another request of the session is running"},
-    413: {"description": "The body is too large"},
-    500: {"description": "The worker failed or is lost"},
-    503: {"description": "No slot came free in time; `Retry-After` says when to ask again"},
-    504: {"description": "The deadline passed"},
+
+
+class Refusal(BaseModel):
+    """Why a request was refused or failed."""
+
+    message: str
+    """For people."""
+    code: ErrorCode
+    """For programs."""
+    position: int | None = None
+    """Place in line of a start that got no slot."""
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Refusal, "description": "Refused: the request is wrong, or may not be made now."},
+    "5XX": {"model": Refusal, "description": "The worker failed, no slot came free, or the deadline passed."},
 }
+"""How every route refuses."""
 
 
 def describe_sessions(app: FastAPI) -> None:
@@ -38,7 +57,7 @@ def describe_sessions(app: FastAPI) -> None:
         ("/api/interact", interact),
         ("/api/cancel", cancel),
     ):
-        app.add_api_route(path, handler, methods=["POST"], responses=_REFUSALS)
+        app.add_api_route(path, handler, methods=["POST"])
 
 
 async def start_sample(
@@ -54,7 +73,7 @@ async def start_sample(
 
 async def interact(
     body: InteractRequest,
-    session_id: _Session,
+    session_id: SessionHeader,
     request_id: _RequestId = None,
     deadline_ms: _Deadline = None,
     on_deadline: _OnDeadline = None,
@@ -63,7 +82,7 @@ async def interact(
     raise _answered(body, session_id, request_id, deadline_ms, on_deadline)
 
 
-async def cancel(session_id: _Session) -> None:
+async def cancel(session_id: SessionHeader) -> None:
     """End a session; nothing happens to one that has ended."""
     raise _answered(session_id)
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl_controller.api.errors import Answer, BodyTooLargeError, refusal, respond
 from agentrl_controller.api.requests import body_of, while_connected
@@ -66,6 +66,8 @@ class Front:
                 await respond(request, answer)(scope, receive, send)
                 return
             self._check(headers, path)
+            if scope["method"] == "POST":
+                receive = _again(await body_of(request, max_bytes=self.max_body_bytes), receive)
         except ClientDisconnect:
             return  # Nobody is left to be told.
         except (SessionError, ValueError) as error:
@@ -101,3 +103,17 @@ class Front:
         length = headers.get(b"content-length", b"0")
         if len(length) > 15 or (length.isdigit() and int(length) > self.max_body_bytes):
             raise BodyTooLargeError(self.max_body_bytes)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Receives a body that has been read, then whatever else comes."""
+    message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def replay() -> Message:
+        nonlocal message
+        if message is None:
+            return await receive()
+        once, message = message, None
+        return once
+
+    return replay
