@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent
 WORKSPACE_BIN = Path(sys.executable).parent
 PYTHONS = ["3.11", "3.12", "3.13"]
 CURRENT_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "httpx"]
+TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "httpx", "schemathesis"]
 
 GENERATED = [f"agentrl_core.rpc.worker_stream_{kind}" for kind in ("pb2", "pb2_grpc")]
 """What `proto` makes; it needs core's extra `grpc`."""
@@ -35,7 +35,7 @@ PACKAGES = {
 }
 """What the isolated import of each package must, and must not, bring along."""
 
-TEST_EXTRAS = {"agentrl-core": "client"}
+TEST_EXTRAS = {"agentrl-core": "client", "agentrl-controller": "otel"}
 """Extras that a package's tests need beyond its own dependencies."""
 
 PUBLISHED = ["agentrl-worker==0.4.0", "agentrl-eval==0.1.2", "grpcio>=1.76"]
