@@ -156,17 +156,14 @@ async def test_a_sample_that_fails(client, script):
     assert (listed["status"], listed["current"]) == ("ALIVE", 0)
 
 
-LISTED = pytest.mark.xfail(reason="-1 goes through without a custom task where a task lists it", strict=True)
-
-
 @pytest.mark.parametrize(
     ("route", "body", "session_id"),
     [
         ("start_sample", {"name": "nothing", "index": 0}, None),
         ("start_sample", {"name": "TASK", "index": 3}, None),
         ("start_sample", {"name": "TASK", "index": "drum"}, None),
-        pytest.param("start_sample", {"name": "TASK", "index": -1}, None, marks=LISTED),
-        pytest.param("start_sample", {"name": "TASK", "index": -1, "custom_task": None}, None, marks=LISTED),
+        ("start_sample", {"name": "TASK", "index": -1}, None),
+        ("start_sample", {"name": "TASK", "index": -1, "custom_task": None}, None),
         ("interact", {"messages": [{"role": "assistant", "content": "12"}]}, "12345"),
         ("interact", {"messages": [{"role": "assistant", "content": "12"}]}, None),
         ("cancel", None, "12345"),

@@ -51,14 +51,7 @@ async def test_messages_that_come_while_others_are_answered_are_refused(client, 
     assert (answer["messages"][0]["content"], answer["finish"], answer["reward"]) == ("Done.", True, 1.0)
 
 
-CLOSED = "a worker whose handler failed closes its connection, and the cancellation is lost with it"
-
-
-async def test_messages_that_a_worker_cannot_take_end_their_session_alone(
-    client, shop, over, eventually, request
-):
-    if over == "http":
-        request.applymarker(pytest.mark.xfail(reason=CLOSED, strict=True))
+async def test_messages_that_a_worker_cannot_take_end_their_session_alone(client, shop, eventually):
     kept, _ = await client.start(shop.name, 0)
     session_id, _ = await client.start(shop.name, 1)
     odd = {"messages": [{"role": "user", "content": "I am no assistant."}]}

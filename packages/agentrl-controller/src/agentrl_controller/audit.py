@@ -76,7 +76,7 @@ class Audit:
                 self._pool.lose(session, SessionError(message, code=ErrorCode.WORKER_LOST))
         for session_id, index in theirs.items():
             ended = self._pool.sessions.recall(session_id)
-            if ended is not None and ended.state is SessionState.LOST:
+            if ended is not None and ended.state in (SessionState.LOST, SessionState.CANCELLED):
                 self._cancellations.disown(ended)
             elif ended is None and is_new and self._adopts and session_id not in self._pool.sessions.live:
                 self._pool.adopt(session_id, index, worker)

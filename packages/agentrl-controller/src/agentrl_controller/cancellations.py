@@ -73,8 +73,10 @@ class Cancellations:
                 await self._post(session)
                 return
             except WorkerError as error:
+                broke_off = error.http_status is None and not error.unreachable
                 # Where the start has not been confirmed, it may yet arrive after its cancellation.
-                if session.is_open or error.http_status not in (400, 404):
+                may_arrive = not session.is_open and error.http_status in (400, 404)
+                if not (broke_off or may_arrive):
                     raise
             told.set()
             await asyncio.sleep(_AGAIN_S)

@@ -116,7 +116,9 @@ class HttpTransport:
         except BaseException:
             connection.abort()  # Half read, it is of no more use.
             raise
-        if connection.is_open:
+        if reply.http_status >= 500:
+            connection.abort()  # A server that failed may be about to close it, uvicorn without saying so.
+        elif connection.is_open:
             origin.keep(connection)
         return reply
 
