@@ -1,8 +1,10 @@
 """Exchanges: messages to a session's worker and its answer back, each given exactly once."""
 
 import asyncio
+import functools
 import logging
 import time
+from collections.abc import Coroutine
 from secrets import token_hex
 from typing import Any
 
@@ -54,6 +56,7 @@ class Exchanges:
         # Exchanges without an id of their own must not repeat those of an earlier life of the controller.
         self._unique = token_hex(4)
         self.num_running = 0
+        self._is_closing = False
 
     def begin(
         self, session_id: int, body: bytes, *, request_id: str | None, limit_s: float, trace: str | None
@@ -94,13 +97,58 @@ class Exchanges:
             self._pool.note(session)
         self._transcripts.add(session_id, "agent", body)
         self.num_running += 1
-        session.job = asyncio.get_running_loop().create_task(
-            self._exchange(session, answer, data, limit_s, trace)
-        )
+        # Most exchanges need no task of their own: a connection is free, and the worker answers.
+        sent = None
+        if not self._tracing.is_on:
+            sent = self._gateway.try_call(self._call(session, data, limit_s, session.began, ()))
+        if sent is None:
+            self._spawn(self._exchange(session, answer, data, limit_s, trace, None), session)
+        else:
+            sent.add_done_callback(functools.partial(self._sent, session, answer, data, limit_s))
         return answer
+
+    def _spawn(self, work: Coroutine[Any, Any, None], session: Session) -> None:
+        session.job = asyncio.get_running_loop().create_task(work)
+
+    def _sent(
+        self,
+        session: Session,
+        answer: "asyncio.Future[bytes]",
+        data: bytes,
+        limit_s: float,
+        sent: "asyncio.Future[WorkerReply]",
+    ) -> None:
+        if self._is_closing:
+            return
+        if not sent.cancelled() and sent.exception() is None and sent.result().http_status < 300:
+            try:
+                self._take(session, answer, sent.result(), session.began)
+            except WorkerError as error:
+                self._failed(session, error)
+            self.num_running -= 1
+        else:
+            self._spawn(self._exchange(session, answer, data, limit_s, None, sent), session)
+
+    def _take(
+        self, session: Session, answer: "asyncio.Future[bytes]", reply: WorkerReply, sent: float
+    ) -> None:
+        """Take in a worker's answer.
+
+        Raises:
+            WorkerError: it is none.
+        """
+        now = time.monotonic()
+        self._statistics.worker_s.observe(now - sent)
+        result, finished = answer_of(reply, session.worker)
+        self._transcripts.add(session.id, "environment", result)
+        if not answer.done():
+            answer.set_result(result)
+        self._pool.settle(session, finished=finished)
+        self._statistics.interact_s.observe(now - session.began)
 
     async def close(self) -> None:
         """Break off what is under way."""
+        self._is_closing = True
         jobs = [session.job for session in self._pool.sessions.live.values() if session.job is not None]
         for job in jobs:
             job.cancel()
@@ -123,22 +171,17 @@ class Exchanges:
         data: bytes,
         limit_s: float,
         trace: str | None,
+        first: "asyncio.Future[WorkerReply] | None",
     ) -> None:
-        sent = time.monotonic()
+        sent = session.began
         try:
             if self._tracing.is_on:
                 about = {"task": session.task, "session": str(session.id), "worker": session.worker.address}
                 with self._tracing.span("interact", trace, **about) as headers:
-                    reply = await self._ask(session, data, limit_s, headers)
+                    reply = await self._ask(session, data, limit_s, headers, first)
             else:
-                reply = await self._ask(session, data, limit_s, ())
-            self._statistics.worker_s.observe(time.monotonic() - sent)
-            result, finished = answer_of(reply, session.worker)
-            self._transcripts.add(session.id, "environment", result)
-            if not answer.done():
-                answer.set_result(result)
-            self._pool.settle(session, finished=finished)
-            self._statistics.interact_s.observe(time.monotonic() - session.began)
+                reply = await self._ask(session, data, limit_s, (), first)
+            self._take(session, answer, reply, sent)
         except TimeoutError:
             limit_s = max(limit_s, self._config.answer_timeout_s)
             message = (
@@ -157,38 +200,50 @@ class Exchanges:
             self.num_running -= 1
             session.job = None
 
-    async def _ask(self, session: Session, data: bytes, limit_s: float, headers: Headers) -> WorkerReply:
+    async def _ask(
+        self,
+        session: Session,
+        data: bytes,
+        limit_s: float,
+        headers: Headers,
+        first: "asyncio.Future[WorkerReply] | None",
+    ) -> WorkerReply:
         """The worker's answer, asked for again where only the caller's deadline has passed.
 
         Raises:
             TimeoutError: it takes too long altogether.
         """
-        worker = session.worker
         now = session.began
-        told_end = now + limit_s
-        end = max(told_end, now + self._config.answer_timeout_s)
-        request_id = session.request_id or f"{session.id}/{self._unique}/{session.num_exchanges}"
+        end = max(now + limit_s, now + self._config.answer_timeout_s)
         while True:
-            call = Call(
-                worker.address,
-                "interact",
-                data,
-                timeout_s=end - now,
-                session_id=session.id if worker.native else None,
-                request_id=request_id,
-                deadline_s=(told_end if now < told_end else end) - now,
-                headers=headers,
-            )
+            call = self._call(session, data, limit_s, now, headers)
             try:
-                return await self._gateway.call(worker, call)
+                return await self._gateway.call(session.worker, call, first=first)
             except WorkerError as error:
-                may_ask_again = error.code == ErrorCode.DEADLINE_EXCEEDED and worker.native
+                may_ask_again = error.code == ErrorCode.DEADLINE_EXCEEDED and session.worker.native
                 if not may_ask_again or session.state is not SessionState.BUSY:
                     raise
+            first = None
             now = time.monotonic()
             if now >= end:
                 raise TimeoutError
             await asyncio.sleep(_PAUSE_S)
+
+    def _call(self, session: Session, data: bytes, limit_s: float, now: float, headers: Headers) -> Call:
+        worker = session.worker
+        told_end = session.began + limit_s
+        end = max(told_end, session.began + self._config.answer_timeout_s)
+        return Call(
+            worker.address,
+            "interact",
+            data,
+            end - now,
+            "POST",
+            session.id if worker.native else None,
+            session.request_id or f"{session.id}/{self._unique}/{session.num_exchanges}",
+            (told_end if now < told_end else end) - now,
+            headers,
+        )
 
     def _failed(self, session: Session, error: WorkerError) -> None:
         worker, reason = session.worker, f"session {session.id}, {session.worker}: {error}"

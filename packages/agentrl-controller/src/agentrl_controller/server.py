@@ -28,7 +28,7 @@ _log = logging.getLogger("agentrl_controller")
 _KEEP_ALIVE_S = 75
 _SHUTDOWN_S = 1
 _BACKLOG = 4096
-_PATIENCE_S = 5.0
+_PATIENCE_S = 0.5
 _RESERVED_DESCRIPTORS = 200
 _GC_THRESHOLD = 50_000
 

@@ -1,7 +1,6 @@
 """What was said in the sessions of late, for people who look."""
 
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +20,7 @@ class Entry:
 
 
 class Transcripts:
-    """Conversations within a budget of memory: the sessions that have been quiet longest go first.
+    """Conversations within a budget of memory: those that began first go first.
 
     Args:
         max_bytes: bodies that are kept, in all.
@@ -30,27 +29,23 @@ class Transcripts:
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._size = 0
-        self._sizes: dict[int, int] = {}
-        self._entries: OrderedDict[int, list[Entry]] = OrderedDict()
+        # Plain tuples: there are many, and the garbage collector need not look at them.
+        self._kept: dict[int, list[tuple[float, Kind, bytes]]] = {}
 
     def add(self, session_id: int, kind: Kind, body: bytes) -> None:
         """Keep a body; an oversized one is dropped."""
         size = len(body)
         if size > self._max_bytes:
             return
-        entries = self._entries.get(session_id)
-        if entries is None:
-            entries = self._entries[session_id] = []
-            self._sizes[session_id] = 0
-        else:
-            self._entries.move_to_end(session_id)
-        entries.append(Entry(time.time(), kind, body))
-        self._sizes[session_id] += size
+        said = self._kept.get(session_id)
+        if said is None:
+            said = self._kept[session_id] = []
+        said.append((time.time(), kind, body))
         self._size += size
         while self._size > self._max_bytes:
-            oldest, _ = self._entries.popitem(last=False)
-            self._size -= self._sizes.pop(oldest)
+            first = next(iter(self._kept))
+            self._size -= sum(len(dropped) for _, _, dropped in self._kept.pop(first))
 
     def read(self, session_id: int) -> list[Entry]:
         """What a session's participants said, as far as it is still kept."""
-        return list(self._entries.get(session_id, ()))
+        return [Entry(*said) for said in self._kept.get(session_id, ())]

@@ -6,6 +6,7 @@ are pipelined behind an unanswered one, go the usual way through ASGI; both ways
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -24,6 +25,7 @@ _MAX_HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 30.0
 _BODY_TIMEOUT_S = 300.0
 _MAX_BUFFERED_BYTES = 2**30
+_PRECISE_S = 30.0
 _JSON = b"content-type: application/json\r\n"
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -56,6 +58,7 @@ class FastRequest:
         "_protocol",
         "answer",
         "body",
+        "deadline",
         "disconnected",
         "exchange",
         "headers",
@@ -82,6 +85,7 @@ class FastRequest:
         self.message_event = _QUIET
         self.exchange: Exchange | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.deadline = math.inf
         self.task: asyncio.Task[Any] | None = None
 
     def add(self, data: bytes) -> None:
@@ -130,7 +134,10 @@ class FastRequest:
             self._answered(exchange.answer)
         else:
             exchange.answer.add_done_callback(self._answered)
-            self.timer = self._protocol.loop.call_later(exchange.limit_s, self._expire)
+            if exchange.limit_s < _PRECISE_S:
+                self.timer = self._protocol.loop.call_later(exchange.limit_s, self.expire)
+            else:  # The server looks at long deadlines now and then; timers cost more.
+                self.deadline = time.monotonic() + exchange.limit_s
 
     async def _finish(self, work: Awaitable[Answer]) -> None:
         try:
@@ -151,7 +158,8 @@ class FastRequest:
         else:
             self.refuse(error)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """The caller's deadline has passed."""
         exchange = self.exchange
         assert exchange is not None
         exchange.answer.remove_done_callback(self._answered)
@@ -244,11 +252,13 @@ class FastProtocol(HttpToolsProtocol):
                 self._refuse_head(431, f"the headers have more than {_MAX_HEAD_BYTES} bytes")
 
     def check_patience(self, now: float) -> None:
-        """Give up on a client that does not finish its request, or begins none."""
+        """Give up on a client that does not finish its request or begins none, and on a late answer."""
         is_answered = self.cycle is None or self.cycle.response_complete
         if self.reading_since is None:
             if is_answered and now - self.idle_since > self.timeout_keep_alive:
                 self.transport.close()
+            elif type(self.cycle) is FastRequest and not is_answered and self.cycle.deadline < now:
+                self.cycle.expire()
         else:
             limit_s = _BODY_TIMEOUT_S if self._has_head else _HEAD_TIMEOUT_S
             if now - self.reading_since > limit_s:

@@ -1,5 +1,6 @@
 """What the controller asks of a task worker, whatever carries it."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +79,11 @@ class Transport(Protocol):
             SessionError: this machine has no descriptors left.
             TimeoutError: no answer in time.
         """
+        ...
+
+    def try_send(self, call: Call) -> "asyncio.Future[WorkerReply] | None":
+        """Make a call at once, if that is possible without waiting; the future holds what `send` returns or
+        raises."""
         ...
 
     async def close(self) -> None:

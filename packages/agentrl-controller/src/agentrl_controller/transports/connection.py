@@ -1,9 +1,9 @@
 """A kept HTTP/1.1 connection to a worker: one request at a time, the answer as bytes."""
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -14,6 +14,23 @@ FINISH_HEADER = b"x-session-finish"
 
 
 _MAX_DIGITS = 16
+_PRECISE_S = 30.0
+
+
+class Holder(Protocol):
+    """Who keeps a connection, and is told what becomes of it."""
+
+    def answered(self, connection: "Connection") -> None:
+        """It has an answer and is free again, if it is open."""
+        ...
+
+    def failed(self, connection: "Connection", error: Exception) -> None:
+        """Its request has no answer."""
+        ...
+
+    def left(self, connection: "Connection") -> None:
+        """The worker closed it while it was idle."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -22,6 +39,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         idle_since: when it last came free, on the monotonic clock.
         is_fresh: whether it has carried nothing yet.
+        deadline: when to give up waiting, on the monotonic clock, where that is far.
         keep_alive_s: how long the worker says that it keeps an idle connection; None where it does not say.
     """
 
@@ -29,7 +47,7 @@ class Connection(asyncio.Protocol):
         "_body",
         "_finish",
         "_has_length",
-        "_left",
+        "_holder",
         "_loop",
         "_max_bytes",
         "_name",
@@ -40,23 +58,25 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_until_end",
         "_waiter",
+        "deadline",
         "idle_since",
         "is_fresh",
         "keep_alive_s",
     )
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, holder: Holder, *, max_bytes: int) -> None:
         self._name = name
+        self._holder = holder
         self._loop = loop
         self._max_bytes = max_bytes
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WorkerReply] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._left: Callable[[Connection], None] | None = None
         self.idle_since = 0.0
         self.is_fresh = True
         self.keep_alive_s: float | None = None
+        self.deadline = math.inf
         self._reset()
 
     def _reset(self) -> None:
@@ -72,24 +92,20 @@ class Connection(asyncio.Protocol):
         """Whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def rest(self, left: "Callable[[Connection], None]") -> None:
-        """Wait for the next request; `left` is called if the worker closes it meanwhile."""
-        self.idle_since = time.monotonic()
-        self._left = left
-
     def request(self, data: bytes, *, timeout_s: float) -> "asyncio.Future[WorkerReply]":
         """Send a request; the future holds its answer, or why there is none."""
         assert self._transport is not None
-        self._left = None
         self._reset()
         waiter = self._waiter = self._loop.create_future()
-        self._timer = self._loop.call_later(timeout_s, self._expire)
+        if timeout_s < _PRECISE_S:
+            self._timer = self._loop.call_later(timeout_s, self.expire)
+        else:  # Whoever holds the connection looks at long deadlines now and then; timers cost more.
+            self.deadline = time.monotonic() + timeout_s
         self._transport.write(data)
         return waiter
 
     def abort(self) -> None:
         """Close it at once; what was under way has no answer."""
-        self._left = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -115,8 +131,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._left is not None:
-            self._left(self)
+        if self._waiter is None:
+            self._holder.left(self)
         self._fail(
             WorkerError(f"{self._name} broke off: {exc or 'it closed the connection before its answer'}")
         )
@@ -165,14 +181,15 @@ class Connection(asyncio.Protocol):
         keeps = self._parser.should_keep_alive()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         waiter, self._waiter = self._waiter, None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self.is_fresh = False
         self._body = []
-        if not keeps:
+        status = self._parser.get_status_code()
+        # A server that failed may be about to close the connection, uvicorn without saying so.
+        if not keeps or status >= 500:
             self.abort()
+        self._holder.answered(self)
         if waiter is not None and not waiter.done():
-            status = self._parser.get_status_code()
             waiter.set_result(WorkerReply(status, body, self._finish, self._session_id))
 
     def _too_large(self) -> None:
@@ -180,16 +197,25 @@ class Connection(asyncio.Protocol):
         self._fail(WorkerError(message, http_status=500))
         self.abort()
 
-    def _expire(self) -> None:
-        self._fail(TimeoutError(f"{self._name} gave no answer in time"))
+    def expire(self) -> None:
+        """Give up waiting for the answer."""
         self.abort()
+        self._fail(TimeoutError(f"{self._name} gave no answer in time"))
 
     def _fail(self, error: Exception) -> None:
         waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return
+        self._stop_timer()
+        self._holder.failed(self, error)
+        if not waiter.done():
+            waiter.set_exception(error)
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
+            self._timer = None
+        self.deadline = math.inf
 
 
 def _keep_alive_s(value: bytes) -> float | None:

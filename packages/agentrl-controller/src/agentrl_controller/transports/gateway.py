@@ -27,11 +27,22 @@ class Gateway:
     def __init__(self, transports: Mapping[str, Transport]) -> None:
         self._transports = transports
 
-    async def call(self, worker: Worker, call: Call) -> WorkerReply:
+    def try_call(self, call: Call) -> "asyncio.Future[WorkerReply] | None":
+        """Make a call once, if that is possible without waiting; the future holds what came of it."""
+        return self._transports[call.address.partition(":")[0]].try_send(call)
+
+    async def call(
+        self, worker: Worker, call: Call, *, first: "asyncio.Future[WorkerReply] | None" = None
+    ) -> WorkerReply:
         """Make a call and return the worker's answer.
 
         It is made again only where that is safe: nothing was sent, or nothing is changed, or the worker gives
         a repeated request id the same answer.
+
+        Args:
+            worker: who is asked.
+            call: what for.
+            first: what came of `try_call`, if it was tried.
 
         Raises:
             WorkerError: it is unreachable, refused or broke off.
@@ -40,7 +51,7 @@ class Gateway:
         """
         transport = self._transports[call.address.partition(":")[0]]
         try:
-            reply = await transport.send(call)
+            reply = await (transport.send(call) if first is None else first)
         except WorkerError as error:
             reply = await self._again(transport, worker, call, error)
         if reply.http_status >= 300:

@@ -127,6 +127,9 @@ class GrpcTransport:
             raise WorkerError(f"{call.address} has no stream open", unreachable=True)
         return await stream.ask(call, f"{self._prefix}-{next(self._count):x}")
 
+    def try_send(self, call: Call) -> None:
+        """A stream is always waited for."""
+
     async def close(self) -> None:
         """End every stream; who waits for an answer is told."""
         self._is_closing = True

@@ -26,7 +26,7 @@ _MAX_BYTES = 100 * 2**20
 class _Origin:
     """A worker's address: the idle connections to it, and how long it is thought to keep them."""
 
-    __slots__ = ("_learned_at", "heads", "host", "idle", "keep_s", "name", "path", "port", "tls")
+    __slots__ = ("_learned_at", "busy", "heads", "host", "idle", "keep_s", "name", "path", "port", "tls")
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -36,6 +36,7 @@ class _Origin:
         self.port = parts.port or (443 if self.tls else 80)
         self.path = parts.path.rstrip("/")
         self.idle: list[Connection] = []
+        self.busy: set[Connection] = set()
         self.keep_s = _KEEP_S
         self._learned_at = 0.0
         self.heads: dict[tuple[str, str], bytes] = {}
@@ -63,16 +64,26 @@ class _Origin:
         for connection in old:
             connection.abort()
 
-    def keep(self, connection: Connection) -> None:
+    def answered(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
+        self.busy.discard(connection)
         if connection.keep_alive_s is not None:
             self.learn(1.6 * connection.keep_alive_s)
-        connection.rest(self._left)
-        self.idle.append(connection)
+        if connection.is_open:
+            connection.idle_since = time.monotonic()
+            self.idle.append(connection)
 
-    def _left(self, connection: Connection) -> None:
-        self.idle.remove(connection)
-        self.learn(time.monotonic() - connection.idle_since)
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Learn from a connection that broke, if it had been idle before."""
+        self.busy.discard(connection)
+        if not connection.is_fresh and isinstance(error, WorkerError) and error.http_status is None:
+            self.learn(time.monotonic() - connection.idle_since)
+
+    def left(self, connection: Connection) -> None:
+        """Learn from a connection that the worker closed while it was idle."""
+        if connection in self.idle:
+            self.idle.remove(connection)
+            self.learn(time.monotonic() - connection.idle_since)
 
     def learn(self, kept_s: float) -> None:
         """The worker closed a connection after this much idle time, or promised to."""
@@ -105,37 +116,42 @@ class HttpTransport:
         if origin is None:
             origin = self._origins[call.address] = _Origin(call.address)
         connection = origin.take() or await self._connect(origin)
-        idle_since, is_fresh = connection.idle_since, connection.is_fresh
-        answer = connection.request(self._data(origin, call), timeout_s=call.timeout_s)
         try:
-            reply = await answer
-        except WorkerError as error:
-            if not is_fresh and error.http_status is None:
-                origin.learn(time.monotonic() - idle_since)
-            raise
-        except BaseException:
+            return await self._request(origin, connection, call)
+        except asyncio.CancelledError:
             connection.abort()  # Half read, it is of no more use.
             raise
-        if reply.http_status >= 500:
-            connection.abort()  # A server that failed may be about to close it, uvicorn without saying so.
-        elif connection.is_open:
-            origin.keep(connection)
-        return reply
+
+    def try_send(self, call: Call) -> "asyncio.Future[WorkerReply] | None":
+        """Make a call if a connection is free; the future holds what `send` returns or raises."""
+        origin = self._origins.get(call.address)
+        connection = origin.take() if origin is not None else None
+        if origin is None or connection is None:
+            return None
+        return self._request(origin, connection, call)
+
+    def _request(self, origin: _Origin, connection: Connection, call: Call) -> "asyncio.Future[WorkerReply]":
+        origin.busy.add(connection)
+        return connection.request(self._data(origin, call), timeout_s=call.timeout_s)
 
     def expire(self) -> None:
-        """Close connections that have been idle for too long."""
+        """Close connections that have been idle for too long, and give up on answers that are overdue."""
         now = time.monotonic()
         for address, origin in list(self._origins.items()):
             origin.expire(now)
-            if not origin.idle and not origin.heads:
-                del self._origins[address]
-            elif not origin.idle:
+            for connection in [each for each in origin.busy if each.deadline < now]:
+                connection.expire()
+            if origin.idle or origin.busy:
+                continue
+            if origin.heads:
                 origin.heads.clear()  # Gone by the next round unless it is used.
+            else:
+                del self._origins[address]
 
     async def close(self) -> None:
         """Let go of every connection."""
         for origin in self._origins.values():
-            for connection in list(origin.idle):
+            for connection in (*origin.idle, *origin.busy):
                 connection.abort()
             origin.idle.clear()
 
@@ -164,7 +180,7 @@ class HttpTransport:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(origin.name, loop, max_bytes=_MAX_BYTES),
+                    lambda: Connection(origin.name, loop, origin, max_bytes=_MAX_BYTES),
                     *(origin.host, origin.port),
                     ssl=tls,
                 )
