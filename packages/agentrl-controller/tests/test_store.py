@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import sqlite3
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +111,25 @@ async def test_a_flush_waits_for_what_was_before_it_and_not_for_ever(tmp_path):
     await store.close()
 
 
+async def test_the_file_does_not_grow_with_what_no_longer_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentrl_controller.store.sqlite._COMPACT_BYTES", 5_000)
+    path = tmp_path / "store.sqlite"
+    store = SqliteStore(path)
+    await store.open()
+    for number in range(200):
+        store.put("session", str(number), a_session(number, reason="x" * 200))
+        if number >= 3:
+            store.drop("session", str(number - 3))
+        await store.flush()
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        ((rows, size),) = database.execute("SELECT count(*), sum(length(rows)) FROM log")
+    assert rows < 50
+    assert size < 10_000
+    kept = (await reopened(path))["session"]
+    assert kept == {str(n): a_session(n, reason="x" * 200) for n in (197, 198, 199)}
+
+
 async def test_one_controller_at_a_time(tmp_path):
     store = SqliteStore(tmp_path / "store.sqlite")
     await store.open()
@@ -135,7 +155,8 @@ async def test_a_damaged_record_costs_itself_alone(tmp_path):
     await store.open()
     store.put("session", "1", a_session())
     await store.close()
-    change(path, "INSERT INTO records VALUES ('session', '2', x'c1'), ('else', '3', x'80')")
+    wrong = msgspec.msgpack.encode([("session", "2", b"\xc1"), ("else", "3", b"\x80")])
+    change(path, f"INSERT INTO log (rows) VALUES (x'{wrong.hex()}'), (x'c1')")
     assert (await reopened(path))["session"] == {"1": a_session()}
 
 

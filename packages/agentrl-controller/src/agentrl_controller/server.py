@@ -31,6 +31,8 @@ _BACKLOG = 4096
 _PATIENCE_S = 0.5
 _RESERVED_DESCRIPTORS = 200
 _GC_THRESHOLD = 50_000
+_SWITCH_S = 0.001
+"""How long the thread of the store waits for the interpreter at most."""
 
 
 class Address(NamedTuple):
@@ -74,6 +76,7 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 20, 20)
+        sys.setswitchinterval(_SWITCH_S)
 
     async def on_tick(self, counter: int) -> bool:
         now = time.monotonic()

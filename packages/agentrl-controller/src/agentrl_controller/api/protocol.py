@@ -8,9 +8,10 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -40,6 +41,7 @@ class _Quiet:
 
 
 _QUIET = _Quiet()
+_NO_HEADERS: dict[bytes, bytes] = {}
 
 
 class Buffered:
@@ -196,6 +198,7 @@ class FastRequest:
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: %d\r\n\r\n" % len(answer.body), answer.body)
+        self.headers, self.exchange, self.timer = _NO_HEADERS, None, None  # The connection keeps this object.
         transport.write(b"".join(parts))
         if not self.keep_alive:
             transport.close()
@@ -223,13 +226,18 @@ class FastProtocol(HttpToolsProtocol):
         front: what all requests of the app pass; its routes are served here, too.
     """
 
-    front: Front
-    max_connections: int
+    # Few attributes fit into the dictionary that instances share; ten thousand of them should.
+    __slots__ = ("_fast", "_has_head", "_head_bytes", "_is_over", "idle_since", "peer", "reading_since")
+
+    front: ClassVar[Front]
+    max_connections: ClassVar[int]
+    head_of_answers: ClassVar[tuple[Any, bytes]] = (None, b"")
     cycle: Any
-    _head: tuple[Any, bytes] = (None, b"")
+    pipeline: Any
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.pipeline = ()  # Few clients send ahead; for them it becomes a queue.
         self.peer = self.client[0] if self.client else ""
         self.reading_since: float | None = None
         self.idle_since = time.monotonic()
@@ -286,10 +294,10 @@ class FastProtocol(HttpToolsProtocol):
         """The headers that every answer has; they change once a second."""
         source = self.server_state.default_headers
         cls = FastProtocol
-        if cls._head[0] is not source:
+        if cls.head_of_answers[0] is not source:
             lines = [_JSON, *(name + b": " + value + b"\r\n" for name, value in source)]
-            cls._head = (source, b"".join(lines))
-        return cls._head[1]
+            cls.head_of_answers = (source, b"".join(lines))
+        return cls.head_of_answers[1]
 
     # What the parser calls.
 
@@ -325,6 +333,8 @@ class FastProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _go_slow(self) -> None:
+        if not self.pipeline:
+            self.pipeline = deque()
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
@@ -354,4 +364,5 @@ def fast_protocol(front: Front, *, max_connections: int) -> Callable[..., FastPr
         front: the app's.
         max_connections: connections at most; more get 503.
     """
-    return type("FastProtocol", (FastProtocol,), {"front": front, "max_connections": max_connections})
+    members = {"__slots__": (), "front": front, "max_connections": max_connections}
+    return type("FastProtocol", (FastProtocol,), members)
