@@ -4,6 +4,15 @@ import json
 from typing import Any
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+# Made once: making them costs more than a short text does.
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
 def decode(text: bytes | str) -> Any:
     """Parse JSON; empty text is an empty object.
 
@@ -13,7 +22,7 @@ def decode(text: bytes | str) -> Any:
     if not text.strip():
         return {}
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _decode(text if isinstance(text, str) else text.decode())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -25,10 +34,6 @@ def encode(content: Any) -> bytes:
         ValueError: it has a number that is none, or is nested too deeply.
     """
     try:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+        return _encode(content).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
