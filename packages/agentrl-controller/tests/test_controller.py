@@ -263,3 +263,18 @@ async def test_slots_return_to_the_baseline_whatever_happens(controller, agent, 
     assert all(worker.live == set() for worker in workers)
     assert controller.sessions.live == {}
     assert controller.admission.depth("task") == 0
+
+
+async def test_a_worker_that_began_anew_loses_only_what_it_does_not_play(
+    controller, agent, make_worker, until
+):
+    worker = await make_worker(capacity=4)
+    worker.beat(controller, instance="one")
+    await until(lambda: worker.num_lists == 1)
+    before, _ = await agent.start()
+    worker.live.clear()  # Its process ends and begins anew before its next heartbeat,
+    after, _ = await agent.start()  # and somebody starts there at once.
+    worker.beat(controller, instance="two")
+    await until(lambda: before not in controller.sessions.live)
+    assert after in controller.sessions.live
+    assert (await agent.interact(after))["messages"][0]["content"] == "answer 1"

@@ -143,7 +143,7 @@ async def test_a_worker_that_always_breaks_off_is_an_error_soon(agent, make_work
     with pytest.raises(SessionError) as caught:
         await agent.start()
     assert caught.value.code is ErrorCode.WORKER_LOST
-    assert worker.count("start_sample") == 3
+    assert worker.count("start_sample") == 5
     await until(lambda: agent.used == 0 and worker.live == set())
 
 

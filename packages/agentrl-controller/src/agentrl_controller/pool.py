@@ -231,8 +231,9 @@ class Pool:
         """
         self.registry.check(beat, peer=peer)
         known = self.registry.at(beat.name, beat.address)
-        if known is not None and known.instance is not None and beat.instance not in (None, known.instance):
-            self.lose_worker(known, WorkerStatus.DEAD, "it began anew")
+        if known is not None and known.instance is not None and beat.instance != known.instance:
+            # It began anew. Which sessions ended with it, it must be asked: some may have begun since.
+            known.is_known = False
         before = (known, known and known.capacity, self.registry.tasks.get(beat.name))
         worker = self.registry.heartbeat(beat, now=time.monotonic())
         record = self.registry.tasks[beat.name]

@@ -21,7 +21,7 @@ from agentrl_controller.transports import Call, Gateway, WorkerError
 from agentrl_controller.wire import encode
 from agentrl_core import CUSTOM_INDEX, ErrorCode, SampleIndex, SessionError, StartRequest, WorkerStatus
 
-_MAX_FAILURES = 3
+_MAX_FAILURES = 5
 _SLACK_S = 1.0
 
 Started = tuple[int, bytes]
@@ -119,8 +119,12 @@ class Starts:
             del self._by_id[request_id]
 
     def resume(self, session: Session) -> None:
-        """Let a start be asked for again that an earlier life of the controller has made."""
-        if session.start_id is not None:
+        """Let a start be asked for again that an earlier life of the controller has made.
+
+        One whose session ended early is forgotten, so that asking again opens another.
+        """
+        is_lost = session.state in (SessionState.LOST, SessionState.CANCELLED)
+        if session.start_id is not None and not is_lost:
             self._by_id[session.start_id] = _Start(None, session, is_known=True)
 
     async def _repeat(self, begun: _Start, limit_s: float) -> Started:
@@ -133,6 +137,9 @@ class Starts:
         assert session is not None
         if session.state is SessionState.FINISHED and session.answer is not None:
             return session.id, await asyncio.shield(session.answer)
+        if session.state.has_ended:
+            message = f"session {session.id} has ended meanwhile: {session.reason or session.state}"
+            raise SessionError(message, code=ErrorCode.WORKER_LOST)
         request = StartRequest(name=session.task, index=session.index, custom_task=session.custom_task)
         ticket = Ticket(request, session.index, session.client, session.start_id)
         try:
