@@ -369,7 +369,7 @@ class World(RuleBasedStateMachine):
             await self._settle()
             # Whatever happened, in the end no slot is taken on either side.
             for _ in range(200):
-                if not self.left():
+                if not self.left() and not self.controller.num_in_flight:
                     break
                 await asyncio.sleep(0.005)
                 await self.controller.sync_all()

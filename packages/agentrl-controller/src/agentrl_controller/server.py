@@ -5,8 +5,10 @@ import gc
 import logging
 import resource
 import socket
+import ssl
 import sys
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
@@ -57,26 +59,35 @@ class _Server(uvicorn.Server):
         self._where = where
         self._checked = 0.0
         self._acceptors: list[Acceptor] = []
+        self._running = AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])
-        if self.should_exit:
-            return
-        self._acceptors = [Acceptor(each, self._protocol, tls=self.config.ssl) for each in sockets or ()]
-        for listener in sockets or ():
-            url = _with_tls(url_of(listener, path="/api"), self._controller.config)
-            await self._controller.join(self._where.advertise or url)
-        if self._where.grpc_port is not None:
-            host = self._where.host
-            tls = _credentials(self._controller.config)
-            port = await self._controller.serve_grpc(host, self._where.grpc_port, tls=tls)
-            shown = f"[{host}]" if ":" in host else host
-            print(f"Serving task workers on grpc://{shown}:{port}", flush=True)  # noqa: T201
+        app = self._controller.app
+        try:
+            # Not by uvicorn's lifespan, which would hide why it fails.
+            await self._running.enter_async_context(app.router.lifespan_context(app))
+            await super().startup(sockets=[])
+            for listener in sockets or ():
+                self._acceptors.append(Acceptor(listener, self._protocol, tls=self.config.ssl))
+                url = _with_tls(url_of(listener, path="/api"), self._controller.config)
+                await self._controller.join(self._where.advertise or url)
+                print(f"Serving the controller on {url}", flush=True)  # noqa: T201
+            if self._where.grpc_port is not None:
+                await self._serve_grpc(self._where.host, self._where.grpc_port)
+        except BaseException:
+            await self._running.aclose()
+            raise
         # What exists now lives as long as the server; sweeps need not look at it. Rare sweeps are short ones.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 20, 20)
         sys.setswitchinterval(_SWITCH_S)
+
+    async def _serve_grpc(self, host: str, port: int) -> None:
+        tls = _credentials(self._controller.config)
+        port = await self._controller.serve_grpc(host, port, tls=tls)
+        shown = f"[{host}]" if ":" in host else host
+        print(f"Serving task workers on grpc://{shown}:{port}", flush=True)  # noqa: T201
 
     async def on_tick(self, counter: int) -> bool:
         now = time.monotonic()
@@ -96,20 +107,20 @@ class _Server(uvicorn.Server):
             acceptor.close()
         await self._controller.stop()
         await super().shutdown(sockets)
+        await self._running.aclose()
 
 
 def serve(config: ControllerConfig, store: Store, where: Address) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the port is in use, the host unknown, or the store cannot be used.
+        ConfigError: a port is in use, the host unknown, a certificate is none, or the store cannot be used.
     """
     set_up_logging()
+    _check_tls(config)
     config = _within_limits(config)
     listener = listen(where.host, where.port)
     listener.listen(_BACKLOG)
-    url = url_of(listener, path="/api")
-    print(f"Serving the controller on {_with_tls(url, config)}", flush=True)  # noqa: T201
     make_server(Controller(config, store=store), where).run(sockets=[listener])
 
 
@@ -121,7 +132,7 @@ def make_server(controller: Controller, where: Address) -> uvicorn.Server:
         controller.app,
         http=fast_protocol(controller.app.state.front, max_connections=most),  # type: ignore[arg-type]
         loop="uvloop",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -137,6 +148,16 @@ def make_server(controller: Controller, where: Address) -> uvicorn.Server:
 
 def _with_tls(url: str, config: ControllerConfig) -> str:
     return url.replace("http", "https", 1) if config.tls else url
+
+
+def _check_tls(config: ControllerConfig) -> None:
+    if config.tls is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls.cert, config.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        message = f"`tls`: {config.tls.cert} and {config.tls.key} are no certificate and its key: {error}"
+        raise ConfigError(message) from error
 
 
 def _credentials(config: ControllerConfig) -> "grpc.ServerCredentials | None":
