@@ -12,8 +12,8 @@ from agentrl_core.messages import FunctionCall, Message, ToolCall
 from agentrl_core.outcomes import Outcome, outcome_of
 from agentrl_core.rewards import RewardItem
 from agentrl_core.sessions import (
-    CUSTOM_INDEX,
     CLIENT_HEADER,
+    CUSTOM_INDEX,
     DEADLINE_HEADER,
     FINISH_HEADER,
     ON_DEADLINE_HEADER,
@@ -34,8 +34,8 @@ from agentrl_core.tools import Tool, ToolFunction
 from agentrl_core.trajectories import PolicyVersion, Segment, Trajectory, Turn
 
 __all__ = [
-    "CUSTOM_INDEX",
     "CLIENT_HEADER",
+    "CUSTOM_INDEX",
     "DEADLINE_HEADER",
     "FINISH_HEADER",
     "ON_DEADLINE_HEADER",
