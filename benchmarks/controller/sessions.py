@@ -1,6 +1,7 @@
 """Thousands of sessions at once: ours beside Go net/http and no controller, in interleaved rounds.
 
-    uv run python benchmarks/controller/sessions.py [--sessions 10000] [--seconds 30] [--rounds 2] [--json FILE]
+    uv run python benchmarks/controller/sessions.py [--sessions 10000] [--seconds 30] [--rounds 2]
+                                                    [--json FILE]
 
 Each connection plays sessions of five exchanges, each of which takes the environment one to five seconds. The
 number of sessions is cut to what the descriptor limit allows: two for each session on the subject's side.

@@ -1,12 +1,12 @@
-"""A soak: workers crash, clients hang up, the controller is killed once, and the books must be right in the end.
+"""A soak: workers crash, clients hang up, the controller is killed; the books must be right in the end.
 
     uv run python benchmarks/controller/soak.py [--requests 200000] [--agents 200] [--seconds 600]
 
-Agents play sessions of five turns on twenty workers. At one request in a hundred the worker that has it crashes
-and comes back empty a moment later; at one in a hundred the client hangs up and asks again. Halfway the controller
-is ended by SIGKILL and started again on its store. Checked: each session ends exactly once, finished after
-its five turns in order or lost with a worker that did crash; no slot is taken in the end, on either side; the
-controller's memory is near what it was soon after the restart.
+Agents play sessions of five turns on twenty workers. At one request in a hundred the worker that has it
+crashes and comes back empty a moment later; at one in a hundred the client hangs up and asks again. Halfway
+the controller is ended by SIGKILL and started again on its store. Checked: each session ends exactly once,
+finished after its five turns in order or lost with a worker that did crash; no slot is taken in the end, on
+either side; the controller's memory is near what it was soon after the restart.
 """
 
 import argparse
