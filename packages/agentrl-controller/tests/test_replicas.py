@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 
+import grpc
 import httpx
 import pytest
 
@@ -14,6 +15,7 @@ from agentrl_controller import Controller, ControllerConfig
 from agentrl_controller.server import Address, make_server
 from agentrl_controller.store import RedisStore
 from agentrl_core import ConfigError
+from agentrl_core.rpc.worker_stream_pb2 import WorkerStreamEnvelope
 from agentrl_core.sockets import listen, url_of
 
 SAID = {"messages": [{"role": "assistant", "content": "hi"}]}
@@ -229,3 +231,78 @@ async def test_redis_that_is_not_there_is_named():
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match=f"the store at 127.0.0.1:{port}/0 cannot be used"):
         await RedisStore(f"redis://user:secret@127.0.0.1:{port}/0").open()
+
+
+class Streamed:
+    """A native worker that opens a stream to a replica and may move to another one."""
+
+    def __init__(self):
+        self.turns = {}
+        self.known = {}
+        self.moved = None
+
+    async def open(self, replica):
+        """Serve over a stream of this replica's, instead of any other."""
+        port = await replica.controller.serve_grpc("127.0.0.1", 0)
+        if self.moved is not None:
+            self.serving.cancel()
+            await self.channel.close()
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        call = self.channel.stream_stream(
+            "/agentbench.Controller/WorkerStream",
+            request_serializer=WorkerStreamEnvelope.SerializeToString,
+            response_deserializer=WorkerStreamEnvelope.FromString,
+        )()
+        beat = WorkerStreamEnvelope(type=WorkerStreamEnvelope.MessageType.HEARTBEAT)
+        heartbeat = beat.receive_heartbeat_request
+        heartbeat.id, heartbeat.name, heartbeat.concurrency, heartbeat.native = "w", "task", 2, True
+        heartbeat.indices.add().int_value = 0
+        await call.write(beat)
+        self.moved = replica
+        self.serving = asyncio.create_task(self._serve(call))
+
+    async def _serve(self, call):
+        while (envelope := await call.read()) is not grpc.aio.EOF:
+            if envelope.type != WorkerStreamEnvelope.MessageType.REQUEST:
+                continue
+            asked = envelope.worker_request
+            if asked.request_id not in self.known:
+                self.known[asked.request_id] = self._answer(asked)
+            reply = WorkerStreamEnvelope(id=envelope.id, type=WorkerStreamEnvelope.MessageType.RESPONSE)
+            reply.worker_response.code = 200
+            reply.worker_response.json = json.dumps(self.known[asked.request_id]).encode()
+            await call.write(reply)
+
+    def _answer(self, asked):
+        if asked.endpoint == "get_sessions":
+            return {str(session_id): 0 for session_id in self.turns}
+        if asked.endpoint == "interact":
+            self.turns[asked.session_id] += 1
+        else:
+            self.turns[asked.session_id] = 0
+        return {
+            "messages": [{"role": "user", "content": f"turn {self.turns[asked.session_id]}"}],
+            "finish": False,
+        }
+
+    async def close(self):
+        self.serving.cancel()
+        await self.channel.close()
+
+
+async def test_a_stream_may_move_to_another_replica_and_its_sessions_with_it(replicas, until):
+    one, two = replicas
+    worker = Streamed()
+    await worker.open(one)
+    await until(lambda: all("task" in each.controller.registry.tasks for each in replicas))
+    session_id = await two.start()  # The start goes to the replica that has the stream.
+    assert int(session_id) in one.controller.sessions.live
+    first = await two.interact(session_id, "a")
+    assert first.json()["messages"][0]["content"] == "turn 1"
+    await worker.open(two)
+    await until(lambda: int(session_id) in two.controller.sessions.live)
+    for number, replica in enumerate((one, two), start=2):
+        answer = await replica.interact(session_id, f"r{number}")
+        assert answer.json()["messages"][0]["content"] == f"turn {number}"
+    assert int(session_id) not in one.controller.sessions.live
+    await worker.close()

@@ -24,6 +24,7 @@ _log = logging.getLogger("agentrl_controller")
 FORWARDED = "x-agentrl-forwarded"
 """Header of a request that a replica has handed on; it is not handed on again."""
 
+_PASSED = [(name, name.encode()) for name in ("authorization", "x-on-deadline", "x-client-id", "traceparent")]
 _ROUND_S = 1.0
 _GATHER_S = 0.02
 _PAUSE_S = 0.2
@@ -241,25 +242,11 @@ class Peers:
         url, _ = self._replicas.get(owner, ("", False))
         if not url or owner == self._store.replica:
             return None
-        request_id = headers.get(b"x-request-id")
-        passed = ("authorization", "x-on-deadline")
-        kept = [
-            (name, headers[name.encode()].decode("latin-1")) for name in passed if name.encode() in headers
-        ]
-        call = Call(
-            url,
-            route,
-            body,
-            timeout_s=limit_s + _SLACK_S,
-            session_id=session_id,
-            request_id=request_id.decode("latin-1") if request_id is not None else None,
-            deadline_s=limit_s,
-            headers=(*kept, (FORWARDED, self._store.replica)),
-        )
+        call = self._call(url, route, body, headers, limit_s, session_id=session_id)
         try:
             reply = await self._http.send(call)
         except WorkerError as error:
-            is_safe = error.unreachable or request_id is not None or route != "interact"
+            is_safe = error.unreachable or call.request_id is not None or route != "interact"
             if is_safe:
                 return None
             message = f"the replica that has session {session_id} broke off; only a request id makes it safe "
@@ -283,21 +270,35 @@ class Peers:
             return None
         most = max(free, key=lambda worker: worker.capacity - worker.num_taken)
         url, _ = self._replicas.get(most.via, ("", False))
+        if not url:
+            return None
+        return await self._http.send(self._call(url, "start_sample", body, headers, limit_s))
+
+    def _call(
+        self,
+        url: str,
+        route: str,
+        body: bytes,
+        headers: Mapping[bytes, bytes],
+        limit_s: float,
+        *,
+        session_id: int | None = None,
+    ) -> Call:
+        """A client's request as another replica gets it."""
         request_id = headers.get(b"x-request-id")
-        passed = ("authorization", "x-client-id")
-        kept = [
-            (name, headers[name.encode()].decode("latin-1")) for name in passed if name.encode() in headers
-        ]
-        call = Call(
+        return Call(
             url,
-            "start_sample",
+            route,
             body,
             timeout_s=limit_s + _SLACK_S,
+            session_id=session_id,
             request_id=request_id.decode("latin-1") if request_id is not None else None,
             deadline_s=limit_s,
-            headers=(*kept, (FORWARDED, self._store.replica)),
+            headers=(
+                *((name, headers[key].decode("latin-1")) for name, key in _PASSED if key in headers),
+                (FORWARDED, self._store.replica),
+            ),
         )
-        return await self._http.send(call) if url else None
 
     async def others(self) -> list[SessionRecord]:
         """Records of the sessions of the other replicas."""

@@ -117,8 +117,8 @@ class Heartbeat(_Request):
     splits: dict[str, list[SampleIndex]] | None = None
     """Named subsets of `indices`, such as `train` and `test`."""
     native: bool = False
-    """Whether the worker takes and gives the controller's own bodies (the session in a header, `FINISH_HEADER`
-    on answers) and answers a repeated request id as before. Published workers do not."""
+    """Whether the worker takes and gives the controller's own bodies (the session in a header,
+    `FINISH_HEADER` on answers) and answers a repeated request id as before. Published workers do not."""
     instance: str | None = None
     """Random identity of the worker's process; another one means that it began anew, without its sessions."""
 
