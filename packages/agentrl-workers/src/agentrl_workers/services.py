@@ -20,6 +20,8 @@ _START_TIMEOUT_S = 90.0
 _URL = re.compile(rb"(https?://\S+)")
 _TAIL_LINES = 8
 _POLL_S = 0.05
+_CONTROLLER = ("serve", "--store", "memory", "--no-grpc")
+"""The run's own controller ends with it; its workers are on this machine."""
 
 
 class ServiceError(AgentRLError):
@@ -141,7 +143,7 @@ class LocalEnvironments:
     async def __aenter__(self) -> Self:
         try:
             controller = self._add(
-                "controller", [command("agentrl-controller"), "serve", "--port", str(self._port)]
+                "controller", [command("agentrl-controller"), *_CONTROLLER, "--port", str(self._port)]
             )
             self.url = await controller.start()
             workers = [
