@@ -66,7 +66,7 @@ class Audit:
             if isinstance(error, WorkerError) and error.unreachable and worker.sessions:
                 self._pool.lose_worker(worker, WorkerStatus.DEAD, str(error))
             else:
-                _log.warning("%s did not list its sessions: %s", worker, error)
+                _log.warning("%s did not list its sessions: %s", worker, error, extra=worker.about)
             return
         worker.heard, worker.is_known = time.monotonic(), True
         for session, num_exchanges in before.items():

@@ -62,7 +62,8 @@ class Cancellations:
                 told.set()
                 await released.wait()
         except (WorkerError, SessionError, TimeoutError) as error:
-            _log.warning("%s did not confirm the end of session %s: %s", session.worker, session.id, error)
+            message = "%s did not confirm the end of session %s: %s"
+            _log.warning(message, session.worker, session.id, error, extra=session.about)
         finally:
             told.set()
             self._pool.end(session, SessionState.CANCELLED)

@@ -199,7 +199,7 @@ class Controller:
         """Its sessions wait for it until its lease runs out; new ones go elsewhere."""
         _, worker = self._streamed.pop(address, (None, None))
         if worker is not None and worker.is_alive:
-            _log.warning("%s has no stream any more: %s", worker, reason)
+            _log.warning("%s has no stream any more: %s", worker, reason, extra=worker.about)
             worker.full_until = math.inf
 
     async def stop(self) -> None:
@@ -412,7 +412,8 @@ class Controller:
             for worker in self.registry.silent(now=now, lease_s=config.lease_s):
                 self._pool.lose_worker(worker, WorkerStatus.COMA, f"no heartbeat for {config.lease_s:g} s")
             for session in self.sessions.idle(longer_than_s=config.idle_timeout_s):
-                _log.info("session %s is idle for %g s; cancelled", session.id, config.idle_timeout_s)
+                message = "session %s is idle for %g s; cancelled"
+                _log.info(message, session.id, config.idle_timeout_s, extra=session.about)
                 self._cancellations.begin(session)
             if now - audited > config.audit_s:
                 audited = now

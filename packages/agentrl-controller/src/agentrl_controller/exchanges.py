@@ -193,7 +193,7 @@ class Exchanges:
         except SessionError as error:
             self._undo(session, error)
         except Exception as error:
-            _log.exception("the exchange of session %d failed", session.id)
+            _log.exception("the exchange of session %d failed", session.id, extra=session.about)
             message = f"the controller failed with {type(error).__name__}; its log says where"
             self._cancellations.begin(session, error=SessionError(message, code=ErrorCode.INTERNAL))
         finally:

@@ -156,7 +156,7 @@ class Pool:
         session.state = SessionState.IDLE
         self.sessions.add(session)
         self._journal.session(session)
-        _log.info("session %d of %s is adopted", session_id, worker)
+        _log.info("session %d of %s is adopted", session_id, worker, extra=session.about)
 
     def _no_slot(self, ticket: Ticket, waited_s: float) -> SessionError:
         task = ticket.request.name
@@ -217,6 +217,7 @@ class Pool:
 
     def lose(self, session: Session, error: SessionError) -> None:
         """End a session that its worker failed, and tell who waits for it."""
+        _log.info("session %d is lost: %s", session.id, error, extra=session.about)
         self.end(session, SessionState.LOST, reason=str(error))
         session.fail(error)
         if session.released is not None:
@@ -255,7 +256,8 @@ class Pool:
             return
         worker.status, worker.reason = status, reason
         self._journal.drop_worker(worker)
-        _log.warning("%s is lost with %d sessions: %s", worker, len(worker.sessions), reason)
+        message = "%s is lost with %d sessions: %s"
+        _log.warning(message, worker, len(worker.sessions), reason, extra=worker.about)
         for session_id in list(worker.sessions):
             message = f"session {session_id} is lost with {worker}: {reason}"
             self.lose(self.sessions.live[session_id], SessionError(message, code=ErrorCode.WORKER_LOST))

@@ -46,6 +46,11 @@ class Worker:
     """The other replica that holds its stream; this one cannot reach it."""
 
     @property
+    def about(self) -> dict[str, object]:
+        """What a line of the log says of it."""
+        return {"task": self.task, "worker": self.address}
+
+    @property
     def is_alive(self) -> bool:
         """Whether it has not been given up."""
         return self.status is WorkerStatus.ALIVE

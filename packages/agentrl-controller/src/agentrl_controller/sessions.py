@@ -93,6 +93,11 @@ class Session:
     released: asyncio.Event | None = None
     """Set when the worker says that a cancelled session has ended there."""
 
+    @property
+    def about(self) -> dict[str, object]:
+        """What a line of the log says of it."""
+        return {"session": self.id, **self.worker.about}
+
     def fail(self, error: SessionError) -> None:
         """Tell whoever waits for the answer that none will come."""
         if self.answer is not None and not self.answer.done():
