@@ -107,7 +107,7 @@ class ControllerConfig(_Config):
     """Exchanges under way at most; what the descriptors allow where it is absent. More get 503."""
     max_body_bytes: int = Field(default=100 * 2**20, ge=1)
     """Largest request body."""
-    max_transcript_bytes: int = Field(default=16 * 2**20, ge=0)
+    max_transcript_bytes: int = Field(default=8 * 2**20, ge=0)
     """Memory for the conversations that the dashboard shows; the quietest sessions' go first."""
     otlp_endpoint: str | None = None
     """Where OpenTelemetry traces go, such as `http://127.0.0.1:4318`; nowhere without."""

@@ -306,6 +306,9 @@ class Controller:
         self.statistics.requests["interact"] += 1
         limit_s = self.config.interact_timeout_s if deadline_s is None else deadline_s
         answer = self._exchanges.begin(session_id, body, request_id=request_id, limit_s=limit_s, trace=trace)
+        session = self.sessions.live.get(session_id)
+        if session is not None and session.num_exchanges == 1:
+            self._starts.went_on(session)
         return answer, limit_s
 
     def expire(self, session_id: int, limit_s: float, *, cancels: bool) -> SessionError:

@@ -127,6 +127,12 @@ class Starts:
         if session.start_id is not None and not is_lost:
             self._by_id[session.start_id] = _Start(None, session, is_known=True)
 
+    def went_on(self, session: Session) -> None:
+        """A session has got messages, so nobody needs its first answer kept in memory any more."""
+        begun = self._by_id.get(session.start_id) if session.start_id is not None else None
+        if begun is not None and begun.job is not None and begun.job.done():
+            begun.job, begun.session = None, session
+
     async def _repeat(self, begun: _Start, limit_s: float) -> Started:
         """The first answer of a session; here it is lost, but a native worker gives it again.
 
