@@ -237,3 +237,15 @@ async def test_tasks_share_one_limit_fairly():
     assert len(pool.sessions.live) == 2
     for task in waiting:
         task.cancel()
+
+
+async def test_a_worker_that_spoke_since_is_not_given_up():
+    pool = make_pool()
+    worker = pool.heartbeat(beat(0, 2))
+    session = await take(pool)
+    asked = worker.heard
+    pool.heartbeat(beat(0, 2))
+    assert not pool.give_up(worker, "refused", asked=asked)
+    assert session.id in pool.sessions.live
+    assert pool.give_up(worker, "refused", asked=time.monotonic())
+    assert (worker.status, session.state) == (WorkerStatus.DEAD, SessionState.LOST)

@@ -57,15 +57,14 @@ class Audit:
     async def _compare(self, worker: Worker) -> None:
         # Only what was quiet the whole time can be judged by the worker's list.
         before = {session: session.num_exchanges for session in self._idle(worker)}
-        is_new = not worker.is_known
+        is_new, asked = not worker.is_known, time.monotonic()
         try:
             call = Call(worker.address, "get_sessions", timeout_s=_TIMEOUT_S, method="GET")
             theirs = _listed((await self._gateway.call(worker, call)).body)
         except (WorkerError, SessionError, TimeoutError, ValueError) as error:
             # One without sessions may have yet to open its port; a start would find out.
-            if isinstance(error, WorkerError) and error.unreachable and worker.sessions:
-                self._pool.lose_worker(worker, WorkerStatus.DEAD, str(error))
-            else:
+            is_gone = isinstance(error, WorkerError) and error.unreachable and bool(worker.sessions)
+            if not (is_gone and self._pool.give_up(worker, str(error), asked=asked)):
                 _log.warning("%s did not list its sessions: %s", worker, error, extra=worker.about)
             return
         worker.heard, worker.is_known = time.monotonic(), True

@@ -19,7 +19,7 @@ from agentrl_controller.tracing import Headers, Tracing
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Call, Gateway, WorkerError, WorkerReply
 from agentrl_controller.wire import decode, encode
-from agentrl_core import ErrorCode, SessionError, WorkerStatus
+from agentrl_core import ErrorCode, SessionError
 
 _log = logging.getLogger("agentrl_controller")
 
@@ -250,7 +250,8 @@ class Exchanges:
         if session.state is not SessionState.BUSY:
             return  # Cancelled or lost meanwhile; that has been seen to.
         if error.unreachable:
-            self._pool.lose_worker(worker, WorkerStatus.DEAD, str(error))
+            if not self._pool.give_up(worker, str(error), asked=session.began):
+                self._audit.begin(worker)
             self._pool.lose(session, SessionError(reason, code=ErrorCode.WORKER_LOST))
         elif error.http_status == 409:
             self._undo(session, SessionError(reason, code=ErrorCode.SESSION_BUSY))

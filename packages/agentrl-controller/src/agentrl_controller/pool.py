@@ -250,6 +250,24 @@ class Pool:
         self._journal.worker(worker)
         self.admit(worker.task)
 
+    def give_up(self, worker: Worker, reason: str, *, asked: float) -> bool:
+        """Lose a worker that could not be reached, unless it has said something since it was asked.
+
+        One that ended and began anew within a moment plays other sessions by then.
+
+        Args:
+            worker: who did not answer.
+            reason: why.
+            asked: when the question was first put, on the monotonic clock.
+
+        Returns:
+            Whether it is lost.
+        """
+        if worker.heard > asked:
+            return False
+        self.lose_worker(worker, WorkerStatus.DEAD, reason)
+        return True
+
     def lose_worker(self, worker: Worker, status: WorkerStatus, reason: str) -> None:
         """Give a worker up: its sessions end, and whoever waits for them is told."""
         if not worker.is_alive:

@@ -19,7 +19,7 @@ from agentrl_controller.tracing import Tracing
 from agentrl_controller.transcripts import Transcripts
 from agentrl_controller.transports import Call, Gateway, WorkerError
 from agentrl_controller.wire import encode
-from agentrl_core import CUSTOM_INDEX, ErrorCode, SampleIndex, SessionError, StartRequest, WorkerStatus
+from agentrl_core import CUSTOM_INDEX, ErrorCode, SampleIndex, SessionError, StartRequest
 
 _MAX_FAILURES = 5
 _SLACK_S = 1.0
@@ -274,9 +274,8 @@ class Starts:
         if error.unreachable or error.http_status == 406:
             answer.set_exception(_ElsewhereError())
             # First the worker, so that the slot that comes free is not offered to the next in line.
-            if error.unreachable:
-                self._pool.lose_worker(worker, WorkerStatus.DEAD, str(error))
-            else:
+            asked = session.last_used
+            if not (error.unreachable and self._pool.give_up(worker, str(error), asked=asked)):
                 self._pool.mark_full(worker)
             self._pool.end(session, SessionState.LOST, reason=reason)
         elif error.http_status in (400, 422):
