@@ -23,7 +23,7 @@ def test_settings_come_from_a_file_and_what_is_given_goes_first(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lease": 1}, "`lease`: Extra inputs are not permitted"),
+        ({"lease": 1}, "`lease`: no such setting"),
         ({"lease_s": 0}, "`lease_s`: Input should be greater than 0"),
         ({"token": ""}, "`token`: String should have at least 1 character"),
         ({"task_weights": {"t": 0}}, "`task_weights.t` must be > 0, got 0.0"),
@@ -55,3 +55,14 @@ def test_secrets_are_not_shown():
         {"token": "s3cret", "tokens": [{"name": "a", "token": "0ther"}], "worker_token": "w0rk"}
     )
     assert not any(secret in repr(config) for secret in ("s3cret", "0ther", "w0rk"))
+
+
+def test_workers_are_shown_the_token_that_they_were_started_with():
+    tokens = [
+        {"name": "lab", "token": "c", "scopes": ["client"]},
+        {"name": "farm", "token": "w", "scopes": ["worker"]},
+    ]
+    assert make_config({"tokens": tokens}).token_for_workers == "w"
+    assert make_config({"tokens": tokens, "token": "t"}).token_for_workers == "t"
+    assert make_config({"tokens": tokens, "token": "t", "worker_token": "o"}).token_for_workers == "o"
+    assert make_config({}).token_for_workers is None

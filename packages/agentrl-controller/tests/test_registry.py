@@ -35,6 +35,9 @@ def test_silence_is_noticed_and_a_return_begins_anew():
     worker = registry.heartbeat(beat(), now=0.0)
     assert registry.silent(now=10.0, lease_s=11.0) == []
     assert registry.silent(now=11.5, lease_s=11.0) == [worker]
+    worker.heard = 5.0  # It answered something, so it lives without heartbeats, too.
+    assert registry.silent(now=11.5, lease_s=11.0) == []
+    assert registry.silent(now=16.5, lease_s=11.0) == [worker]
     worker.status = WorkerStatus.COMA
     back = registry.heartbeat(beat(), now=20.0)
     assert back is not worker

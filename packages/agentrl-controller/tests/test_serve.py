@@ -98,7 +98,9 @@ async def test_a_killed_controller_carries_on_when_it_is_back(fake_worker, tmp_p
     ("arguments", "code", "message"),
     [
         (["--host", "0.0.0.0"], 2, "serving on 0.0.0.0 lets others in: give a --token, or say --insecure"),
-        (["--token", ""], 2, "the token is empty"),
+        (["--token", " "], 2, "the token is empty"),
+        (["--store", ""], 1, "`store` must be memory, sqlite:PATH"),
+        (["--advertise", "here"], 2, "--advertise must be the URL of this controller's API, got 'here'"),
         (["--port", "x"], 2, "'x' is not a valid integer"),
         (
             ["--store", "mysql://h"],

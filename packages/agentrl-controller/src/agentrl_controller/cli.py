@@ -66,8 +66,10 @@ def serve(
     from agentrl_controller.store import make_store
     from agentrl_core import ConfigError
 
-    if token == "":
+    if token is not None and not token.strip():
         raise click.UsageError("the token is empty: give one, or leave --token away")
+    if advertise is not None and not advertise.startswith(("http://", "https://")):
+        raise click.UsageError(f"--advertise must be the URL of this controller's API, got {advertise!r}")
     changes: dict[str, Any] = {}
     if token is not None:
         changes["token"] = token
@@ -80,7 +82,7 @@ def serve(
         if grpc_port is None:
             grpc_port = port + 1 if port else 0
         where = Address(host, port, grpc_port if grpc else None, advertise)
-        run(settings, make_store(store or _default_store(port)), where)
+        run(settings, make_store(_default_store(port) if store is None else store), where)
     except ConfigError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)

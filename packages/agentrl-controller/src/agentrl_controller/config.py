@@ -56,7 +56,7 @@ class ControllerConfig(_Config):
     tokens: tuple[TokenConfig, ...] = ()
     """Further tokens, each with a name and scopes of its own."""
     worker_token: str | None = Field(default=None, min_length=1, repr=False)
-    """Bearer token that workers are given; `token` where it is absent."""
+    """Bearer token that workers ask for; `token`, or the first one of scope `worker`, where it is absent."""
     hosts: tuple[str, ...] = ()
     """Names in the `Host` header that are taken, beside loopback and addresses; `*` takes any."""
     origins: tuple[str, ...] = ()
@@ -128,6 +128,12 @@ class ControllerConfig(_Config):
         return self
 
     @property
+    def token_for_workers(self) -> str | None:
+        """What the controller shows to workers: `agentrl-env serve --token` both sends and asks for one."""
+        mine = [token.token for token in self.tokens if Scope.WORKER in token.scopes]
+        return self.worker_token or self.token or next(iter(mine), None)
+
+    @property
     def needs_token(self) -> bool:
         """Whether requests must carry a token."""
         return self.token is not None or bool(self.tokens)
@@ -159,6 +165,8 @@ def make_config(settings: dict[str, Any], *, source: str = "") -> ControllerConf
         return ControllerConfig.model_validate(settings)
     except ValidationError as error:
         faults = "; ".join(
-            f"`{'.'.join(map(str, fault['loc'])) or 'settings'}`: {fault['msg']}" for fault in error.errors()
+            f"`{'.'.join(map(str, fault['loc'])) or 'settings'}`: "
+            + ("no such setting" if fault["type"] == "extra_forbidden" else fault["msg"])
+            for fault in error.errors()
         )
         raise ConfigError(f"the settings{source} are wrong: {faults}") from error

@@ -71,7 +71,7 @@ class Controller:
         self.guard = Guard(config)
         self.is_running = False
         self._background = background = Background()
-        self._http = http = HttpTransport(token=config.worker_token or config.token, tls=_trust(config))
+        self._http = http = HttpTransport(token=config.token_for_workers, tls=_trust(config))
         self._transports: dict[str, Transport] = {"http": http, "https": http}
         gateway = self._gateway = Gateway(self._transports)
         self._cancellations = cancellations = Cancellations(pool, gateway, background)
@@ -435,7 +435,8 @@ class Controller:
 
 
 def _stopping(code: ErrorCode) -> SessionError:
-    return SessionError("the controller is not running or stops", code=code, retry_after_s=RETRY_AFTER_S)
+    message = "the controller is not running; ask again with the same request id when it is back"
+    return SessionError(message, code=code, retry_after_s=RETRY_AFTER_S)
 
 
 def _check_id(request_id: str) -> None:

@@ -119,6 +119,8 @@ class Exchanges:
         sent: "asyncio.Future[WorkerReply]",
     ) -> None:
         if self._is_closing:
+            if not sent.cancelled():
+                sent.exception()  # So that asyncio does not report it.
             return
         if not sent.cancelled() and sent.exception() is None and sent.result().http_status < 300:
             try:
@@ -296,7 +298,7 @@ def _refuse(session: Session) -> None:
     """
     state = session.state
     if state is SessionState.LOST:
-        raise SessionError(f"session {session.id} is lost: {session.reason}", code=ErrorCode.WORKER_LOST)
+        raise SessionError(session.reason, code=ErrorCode.WORKER_LOST)
     if state in (SessionState.CANCELLING, SessionState.CANCELLED):
         why = f": {session.reason}" if session.reason else ""
         raise SessionError(f"session {session.id} was cancelled{why}", code=ErrorCode.CANCELLED)

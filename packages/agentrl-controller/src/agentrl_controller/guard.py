@@ -69,14 +69,14 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != host and origin not in self._origins:
             raise ForbiddenError(
-                f"the page {origin[:100]!r} is of another origin; add it to `origins` to let it in"
+                f"the page {_shown(origin)} is of another origin; add it to `origins` to let it in"
             )
         # A page could give its own name this machine's address, and then be of the same origin.
         if self._tokens or host in self._good_hosts:
             return
         if not self._is_good(host):
             raise ForbiddenError(
-                f"the host {host[:100]!r} is none of the controller's; add it to `hosts`, or set a token"
+                f"the host {_shown(host)} is none of the controller's; add it to `hosts`, or set a token"
             )
         if len(self._good_hosts) < _KNOWN_HOSTS:
             self._good_hosts.add(host)
@@ -96,6 +96,10 @@ class Guard:
 
     def _digest(self, token: bytes) -> bytes:
         return hashlib.blake2b(token, key=self._key, digest_size=16).digest()
+
+
+def _shown(header: bytes) -> str:
+    return repr(header[:100].decode("latin-1"))
 
 
 def client_of(headers: Mapping[bytes, bytes], *, owner: str, peer: str) -> str:

@@ -217,7 +217,7 @@ class Pool:
 
     def lose(self, session: Session, error: SessionError) -> None:
         """End a session that its worker failed, and tell who waits for it."""
-        _log.info("session %d is lost: %s", session.id, error, extra=session.about)
+        _log.info("%s", error, extra=session.about)
         self.end(session, SessionState.LOST, reason=str(error))
         session.fail(error)
         if session.released is not None:

@@ -195,8 +195,8 @@ class Registry:
         return worker
 
     def silent(self, *, now: float, lease_s: float) -> list[Worker]:
-        """Workers that live by name alone: no heartbeat within the lease."""
-        return [w for w in self.workers() if w.is_alive and now - w.last_visit > lease_s]
+        """Workers that live by name alone: no heartbeat, and no answer to anything, within the lease."""
+        return [w for w in self.workers() if w.is_alive and now - max(w.last_visit, w.heard) > lease_s]
 
     def forget(self, *, now: float, forget_s: float) -> list[str]:
         """Drop workers that were lost long ago; returns the tasks that went with their last worker."""

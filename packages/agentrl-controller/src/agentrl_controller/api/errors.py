@@ -50,7 +50,7 @@ def refusal(error: Exception) -> Answer:
     """What a request is told that ended in an error."""
     if isinstance(error, ValidationError | RequestValidationError):
         faults = "; ".join(
-            f"`{'.'.join(map(str, fault['loc']))}`: {fault['msg']}" for fault in error.errors()
+            f"`{'.'.join(map(str, fault['loc'])) or 'body'}`: {fault['msg']}" for fault in error.errors()
         )
         error = SessionError(faults, code=ErrorCode.BAD_REQUEST)
     if not isinstance(error, SessionError):

@@ -7,6 +7,7 @@ seconds.
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,8 @@ class SqliteStore(WriteBehind):
     def _open(self) -> dict[str, dict[str, Record]]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            # It holds what agents and environments say: nobody else's to read.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             database = sqlite3.connect(self._path, isolation_level=None, timeout=0.5)
             database.execute("PRAGMA locking_mode=EXCLUSIVE")
             database.execute("PRAGMA journal_mode=WAL")
