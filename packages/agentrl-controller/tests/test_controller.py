@@ -4,7 +4,7 @@ import time
 import pytest
 
 from agentrl_controller import Controller, ControllerConfig
-from agentrl_core import ErrorCode, SessionError, WorkerStatus
+from agentrl_core import ErrorCode, Heartbeat, SessionError, WorkerStatus
 
 
 async def test_a_session_is_started_played_and_ends(controller, agent, make_worker, until):
@@ -278,3 +278,30 @@ async def test_a_worker_that_began_anew_loses_only_what_it_does_not_play(
     await until(lambda: before not in controller.sessions.live)
     assert after in controller.sessions.live
     assert (await agent.interact(after))["messages"][0]["content"] == "answer 1"
+
+
+async def test_a_worker_of_a_stream_that_no_port_is_open_for_is_unreachable(controller, agent, monkeypatch):
+    monkeypatch.setattr("agentrl_controller.transports.gateway._PATIENCE_S", {})
+    beat = {"name": "task", "address": "grpc://w", "concurrency": 1, "indices": [0], "native": True}
+    worker = controller.heartbeat(Heartbeat.model_validate(beat))
+    with pytest.raises(SessionError, match="no port for grpc is open here"):
+        await agent.start(deadline_s=2.0)
+    assert worker.sessions == set()
+    assert controller.num_in_flight == 0
+
+
+async def test_leases_run_out_whatever_else_fails(controller, make_worker, monkeypatch, until):
+    worker = await make_worker()
+    failed = []
+
+    def idle(**_):
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("once")
+        return iter(())
+
+    monkeypatch.setattr(controller.sessions, "idle", idle)
+    known = controller.registry.at("task", worker.address)
+    await until(lambda: failed)
+    known.last_visit = known.heard = known.last_visit - 60.0
+    await until(lambda: not known.is_alive)

@@ -33,6 +33,21 @@ async def end(controller):
     await controller.__aexit__()
 
 
+async def killed_while_it_answers(controller, agent_of, worker, until):
+    """Let a controller end between a request and its answer; returns the session."""
+    await controller.__aenter__()
+    worker.beat(controller)
+    session_id, _ = await agent_of(controller).start()
+    worker.gate.clear()
+    asking = asyncio.create_task(agent_of(controller).interact(session_id, request_id="a"))
+    await until(lambda: worker.count("interact") == 1)
+    await end(controller)
+    with pytest.raises((SessionError, asyncio.CancelledError)):
+        await asking
+    worker.gate.set()
+    return session_id
+
+
 async def test_live_sessions_go_on(make_controller, agent_of, worker):
     async with make_controller() as first:
         worker.beat(first)
@@ -70,17 +85,7 @@ async def test_an_answer_that_came_after_the_end_is_asked_for_again(
 ):
     worker = fake_worker
     worker.replays = True
-    first = make_controller()
-    await first.__aenter__()
-    worker.beat(first)
-    session_id, _ = await agent_of(first).start()
-    worker.gate.clear()
-    asking = asyncio.create_task(agent_of(first).interact(session_id, request_id="a"))
-    await until(lambda: worker.count("interact") == 1)
-    await end(first)
-    with pytest.raises((SessionError, asyncio.CancelledError)):
-        await asking
-    worker.gate.set()
+    session_id = await killed_while_it_answers(make_controller(), agent_of, worker, until)
     async with make_controller() as second:
         answer = await agent_of(second).interact(session_id, request_id="a")
         assert answer["messages"][0]["content"] == "answer 1"
@@ -92,17 +97,7 @@ async def test_an_answer_that_cannot_be_had_again_ends_the_session_and_says_why(
     make_controller, agent_of, fake_worker, until
 ):
     worker = fake_worker
-    first = make_controller()
-    await first.__aenter__()
-    worker.beat(first)
-    session_id, _ = await agent_of(first).start()
-    worker.gate.clear()
-    asking = asyncio.create_task(agent_of(first).interact(session_id, request_id="a"))
-    await until(lambda: worker.count("interact") == 1)
-    await end(first)
-    with pytest.raises((SessionError, asyncio.CancelledError)):
-        await asking
-    worker.gate.set()
+    session_id = await killed_while_it_answers(make_controller(), agent_of, worker, until)
     async with make_controller() as second:
         with pytest.raises(SessionError, match="the worker gives an answer only once") as caught:
             await agent_of(second).interact(session_id, request_id="a")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import httpx
+import msgspec
 import pytest
 
 from agentrl_controller import Controller, ControllerConfig
@@ -224,6 +225,16 @@ async def test_a_newcomer_knows_workers_and_takes_what_the_dead_have_left(redis_
     answer = await late.interact(session_id, "a")
     assert json.loads(answer.content)["messages"][0]["content"] == "answer 1"
     await late.close()
+
+
+async def test_what_cannot_be_taken_in_does_not_end_the_listening(replicas, worker, until):
+    one, two = replicas
+    for wrong in (b"\xc1", msgspec.msgpack.encode({"kind": "beat", "from": "x", "body": b"{}", "via": ""})):
+        await one.store.publish(wrong)
+    (number,) = (await one.http.get("list_workers")).json()["task"]["workers"]
+    body = {"name": "task", "worker_id": int(number), "stale": True}
+    assert (await one.http.post("mark_stale", json=body)).status_code == 200
+    await until(lambda: two.controller.registry.at("task", worker.address).stale)
 
 
 async def test_redis_that_is_not_there_is_named():

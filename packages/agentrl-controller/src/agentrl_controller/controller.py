@@ -88,6 +88,7 @@ class Controller:
             if isinstance(self._store, RedisStore)
             else None
         )
+        self._audited = 0.0
         self._beats: dict[bytes, Worker] = {}
         self._streamed: dict[str, tuple[dict[str, Any], Worker]] = {}
 
@@ -408,30 +409,35 @@ class Controller:
             raise _stopping(ErrorCode.NO_CAPACITY)
 
     async def _keep_house(self) -> None:
-        config = self.config
-        audited = time.monotonic()
+        self._audited = time.monotonic()
+        pause_s = min(_ROUND_S, self.config.lease_s / 2)
         while True:
-            now = time.monotonic()
-            for worker in self.registry.silent(now=now, lease_s=config.lease_s):
-                self._pool.lose_worker(worker, WorkerStatus.COMA, f"no heartbeat for {config.lease_s:g} s")
-            for session in self.sessions.idle(longer_than_s=config.idle_timeout_s):
-                message = "session %s is idle for %g s; cancelled"
-                _log.info(message, session.id, config.idle_timeout_s, extra=session.about)
-                self._cancellations.begin(session)
-            if now - audited > config.audit_s:
-                audited = now
-                self._background.spawn(self._audit.all())
-            for worker in self.registry.workers():
-                is_quiet = worker.is_alive and now - worker.heard > config.probe_s
-                if worker.sessions and is_quiet:
-                    self._audit.begin(worker)
-            self._pool.forget(config)
-            self._starts.forget()
-            self._http.expire()
-            pause_s = min(_ROUND_S, config.lease_s / 2)
+            try:
+                self._see_to_what_is_due()
+            except Exception:  # Leases must go on running out.
+                _log.exception("a round of the housekeeping failed")
             due = time.monotonic() + pause_s
             await asyncio.sleep(pause_s)
             self.statistics.lag_s.observe(max(0.0, time.monotonic() - due))
+
+    def _see_to_what_is_due(self) -> None:
+        config, now = self.config, time.monotonic()
+        for worker in self.registry.silent(now=now, lease_s=config.lease_s):
+            self._pool.lose_worker(worker, WorkerStatus.COMA, f"no heartbeat for {config.lease_s:g} s")
+        for session in self.sessions.idle(longer_than_s=config.idle_timeout_s):
+            message = "session %s is idle for %g s; cancelled"
+            _log.info(message, session.id, config.idle_timeout_s, extra=session.about)
+            self._cancellations.begin(session)
+        if now - self._audited > config.audit_s:
+            self._audited = now
+            self._background.spawn(self._audit.all())
+        for worker in self.registry.workers():
+            is_quiet = worker.is_alive and now - worker.heard > config.probe_s
+            if worker.sessions and is_quiet:
+                self._audit.begin(worker)
+        self._pool.forget(config)
+        self._starts.forget()
+        self._http.expire()
 
 
 def _stopping(code: ErrorCode) -> SessionError:

@@ -127,7 +127,8 @@ class Exchanges:
                 self._take(session, answer, sent.result(), session.began)
             except WorkerError as error:
                 self._failed(session, error)
-            self.num_running -= 1
+            finally:
+                self.num_running -= 1
         else:
             self._spawn(self._exchange(session, answer, data, limit_s, None, sent), session)
 

@@ -96,7 +96,12 @@ class Peers:
             _log.warning("the other replicas were not told: %s", error)
 
     def _receive(self, data: bytes) -> None:
-        message = msgspec.msgpack.decode(data)
+        try:
+            self._take_in(msgspec.msgpack.decode(data))
+        except Exception:  # One message that is none, or says what cannot be, must not end the listening.
+            _log.exception("what another replica told could not be taken in")
+
+    def _take_in(self, message: dict[str, Any]) -> None:
         sender = message["from"]
         if sender == self._store.replica:
             return
@@ -141,6 +146,8 @@ class Peers:
                 await self._meet()
             except (RedisError, OSError) as error:
                 _log.error("the store does not answer: %s; trying again", error)
+            except Exception:  # The lease must be renewed, whatever a takeover runs into.
+                _log.exception("a round of meeting the other replicas failed")
 
     async def _meet(self, *, is_new: bool = False) -> None:
         had_lease = await self._store.join(self._url)
@@ -222,7 +229,14 @@ class Peers:
             await asyncio.sleep(_PAUSE_S)
 
     async def _look_up(self, session_id: int) -> str | None:
-        record = await self._store.session(session_id)
+        try:
+            record = await self._store.session(session_id)
+        except (RedisError, OSError) as error:
+            raise SessionError(
+                f"whose session {session_id} is cannot be looked up: {error}",
+                code=ErrorCode.NO_CAPACITY,
+                retry_after_s=_ROUND_S,
+            ) from error
         if record is None:
             return None
         self._owners[session_id] = record.owner
@@ -244,7 +258,7 @@ class Peers:
             return None
         call = self._call(url, route, body, headers, limit_s, session_id=session_id)
         try:
-            reply = await self._http.send(call)
+            reply = await self._send(call)
         except WorkerError as error:
             is_safe = error.unreachable or call.request_id is not None or route != "interact"
             if is_safe:
@@ -272,7 +286,27 @@ class Peers:
         url, _ = self._replicas.get(most.via, ("", False))
         if not url:
             return None
-        return await self._http.send(self._call(url, "start_sample", body, headers, limit_s))
+        try:
+            return await self._send(self._call(url, "start_sample", body, headers, limit_s))
+        except WorkerError as error:
+            if error.unreachable:
+                return None
+            raise SessionError(
+                f"the replica that begins the session broke off: {error}", code=ErrorCode.WORKER_LOST
+            ) from error
+
+    async def _send(self, call: Call) -> WorkerReply:
+        """Ask another replica.
+
+        Raises:
+            WorkerError: it is unreachable or broke off.
+            SessionError: it does not answer in time.
+        """
+        try:
+            return await self._http.send(call)
+        except TimeoutError as error:
+            message = f"the replica at {call.address} gave no answer within {call.timeout_s:.1f} s"
+            raise SessionError(message, code=ErrorCode.DEADLINE_EXCEEDED) from error
 
     def _call(
         self,

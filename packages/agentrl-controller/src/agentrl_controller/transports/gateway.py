@@ -29,7 +29,8 @@ class Gateway:
 
     def try_call(self, call: Call) -> "asyncio.Future[WorkerReply] | None":
         """Make a call once, if that is possible without waiting; the future holds what came of it."""
-        return self._transports[call.address.partition(":")[0]].try_send(call)
+        transport = self._transports.get(_scheme(call.address))
+        return transport.try_send(call) if transport is not None else None
 
     async def call(
         self, worker: Worker, call: Call, *, first: "asyncio.Future[WorkerReply] | None" = None
@@ -49,20 +50,26 @@ class Gateway:
             SessionError: this machine has no descriptors left.
             TimeoutError: no answer in time.
         """
-        transport = self._transports[call.address.partition(":")[0]]
         try:
-            reply = await (transport.send(call) if first is None else first)
+            reply = await (self._send(call) if first is None else first)
         except WorkerError as error:
-            reply = await self._again(transport, worker, call, error)
+            reply = await self._again(worker, call, error)
         if reply.http_status >= 300:
             raise _refusal(reply, call.address)
         return reply
 
-    async def _again(
-        self, transport: Transport, worker: Worker, call: Call, error: WorkerError
-    ) -> WorkerReply:
+    async def _send(self, call: Call) -> WorkerReply:
+        scheme = _scheme(call.address)
+        transport = self._transports.get(scheme)
+        if (
+            transport is None
+        ):  # A store may hold workers of streams before, or without, their port being open.
+            raise WorkerError(f"{call.address}: no port for {scheme} is open here", unreachable=True)
+        return await transport.send(call)
+
+    async def _again(self, worker: Worker, call: Call, error: WorkerError) -> WorkerReply:
         began = time.monotonic()
-        patience_s = _PATIENCE_S.get(call.address.partition(":")[0], _DEFAULT_PATIENCE_S)
+        patience_s = _PATIENCE_S.get(_scheme(call.address), _DEFAULT_PATIENCE_S)
         end = began + min(call.timeout_s, patience_s)
         replays = call.method == "GET" or (worker.native and call.request_id is not None)
         pause_s = _PAUSE_S
@@ -73,7 +80,7 @@ class Gateway:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             left_s = call.timeout_s - (time.monotonic() - began)
             try:
-                return await transport.send(replace(call, timeout_s=left_s))
+                return await self._send(replace(call, timeout_s=left_s))
             except WorkerError as newer:
                 error = newer
         raise error
@@ -82,6 +89,10 @@ class Gateway:
         """Let go of every connection."""
         for transport in self._transports.values():
             await transport.close()
+
+
+def _scheme(address: str) -> str:
+    return address.partition(":")[0]
 
 
 def _refusal(reply: WorkerReply, address: str) -> WorkerError:
