@@ -3,6 +3,7 @@ import gc
 import json
 import math
 import random
+import threading
 import time
 import weakref
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl_core import ErrorCode, FunctionCall, Message, SampleStatus, SessionError, ToolCall
+from agentrl_core import ConfigError, ErrorCode, FunctionCall, Message, SampleStatus, SessionError, ToolCall
 from agentrl_env_sdk import Session, Task, tool
 from agentrl_env_sdk.worker import Runner
 
@@ -698,3 +699,114 @@ def test_a_cancel_at_any_point_never_keeps_a_slot(call, plans):
             assert outcome is None or outcome.code is ErrorCode.SESSION_FINISHED
 
     asyncio.run(play())
+
+
+async def test_a_truncated_episode_is_told_from_one_that_ended(call):
+    class Cut(Task):
+        def setup(self, session: Session) -> str:
+            return "go"
+
+        @tool
+        def go(self, session: Session) -> str:
+            session.reward(0.25)
+            session.truncate("world steps")
+            return "dark"
+
+    runner = Runner(Cut())
+    session_id, _ = await runner.start(0)
+    last = await runner.interact(session_id, [call("go")])
+    assert (last.finish, last.status) == (True, SampleStatus.TASK_LIMIT_REACHED)
+    assert last.metrics == {"truncated": "world steps", "score": 0.25}
+    assert last.reward == 0.25
+
+
+async def test_an_episode_whose_time_is_over_ends_with_the_agents_next_reply(counter, call, monkeypatch):
+    counter.episode_timeout_s = 100.0
+    now = time.monotonic()
+    runner = Runner(counter)
+    session_id, _ = await runner.start(0)
+    await runner.interact(session_id, [call("add", number=1)])
+    monkeypatch.setattr(time, "monotonic", lambda: now + 101.0)
+    last = await runner.interact(session_id, [call("add", number=1)])
+    assert (last.finish, last.status) == (True, SampleStatus.TASK_LIMIT_REACHED)
+    assert last.metrics["truncated"] == "episode_timeout_s"
+    assert last.reward == 0.0
+
+
+async def test_tools_of_the_episodes_own_take_the_place_of_the_tasks(call):
+    def shout(session: Session, text: str) -> str:
+        """Say it loudly."""
+        return f"{text.upper()} in {session.index}"
+
+    class Own(Task):
+        def setup(self, session: Session) -> str:
+            session.set_tools([shout])
+            return "go"
+
+        @tool
+        def whisper(self, text: str) -> str:
+            return text.lower()
+
+    runner = Runner(Own())
+    session_id, opening = await runner.start(0)
+    assert [(spec.function.name, spec.function.description) for spec in opening.tools] == [
+        ("shout", "Say it loudly.")
+    ]
+    answer = await runner.interact(session_id, [call("shout", text="hi")])
+    assert answer.messages[0].text == "HI in 0"
+    refused = await runner.interact(session_id, [call("whisper", text="hi")])
+    assert refused.messages[0].text == "error: there is no tool `whisper`; tools: shout(text)"
+    await runner.cancel_all()
+
+
+async def test_plain_functions_may_stand_beside_the_methods(call):
+    def double(number: int) -> int:
+        return 2 * number
+
+    class Both(Task):
+        tools = [double]
+
+        def setup(self, session: Session) -> str:
+            return "go"
+
+        @tool
+        def half(self, number: int) -> float:
+            return number / 2
+
+    runner = Runner(Both())
+    session_id, opening = await runner.start(0)
+    assert [spec.function.name for spec in opening.tools] == ["half", "double"]
+    answer = await runner.interact(session_id, [call("double", number=4)])
+    assert answer.messages[0].text == "8"
+    await runner.cancel_all()
+
+    class Twice(Both):
+        tools = [double, double]
+
+    with pytest.raises(ConfigError, match="two tools called `double`"):
+        Runner(Twice())
+
+
+async def test_a_sessions_sync_code_keeps_to_one_thread_from_setup_to_teardown(call):
+    threads = {}
+
+    class Owner(Task):
+        def setup(self, session: Session) -> str:
+            threads[session.id] = {threading.get_ident()}
+            return "go"
+
+        @tool
+        def go(self, session: Session) -> str:
+            threads[session.id].add(threading.get_ident())
+            return "on"
+
+        def teardown(self, session: Session) -> None:
+            threads[session.id].add(threading.get_ident())
+
+    runner = Runner(Owner())
+    ids = [(await runner.start(0))[0] for _ in range(5)]
+    for _ in range(3):
+        await asyncio.gather(*(runner.interact(session_id, [call("go")]) for session_id in ids))
+    await runner.cancel_all()
+    assert [len(seen) for seen in threads.values()] == [1] * 5
+    assert len(set.union(*threads.values())) == 5

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from agentrl_env_sdk.threads import ThreadPool, call
+from agentrl_env_sdk.threads import SessionThread, ThreadPool, call
 
 
 async def test_results_and_errors_come_back():
@@ -86,3 +86,44 @@ def test_a_hung_call_does_not_hold_up_the_exit():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=False)
     assert b"TimeoutError" in ended.stderr
+
+
+async def test_a_session_keeps_its_thread_and_shares_it_only_where_there_are_too_few():
+    pool = ThreadPool(2)
+    sessions = [SessionThread(pool) for _ in range(4)]
+    seen = [[await session.run(threading.get_ident) for session in sessions] for _ in range(3)]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][0] != seen[0][1]
+    assert sorted(map(seen[0].count, seen[0])) == [2, 2, 2, 2]
+    for session in sessions:
+        session.release()
+    assert await pool.run(threading.get_ident) in seen[0]
+
+
+async def test_what_is_called_within_a_session_runs_on_its_thread():
+    thread = SessionThread(ThreadPool(2))
+
+    async def play():
+        return {await call(threading.get_ident) for _ in range(5)}
+
+    with thread.entered():
+        playing = asyncio.create_task(play())
+    assert await playing == {await thread.run(threading.get_ident)}
+
+
+async def test_calls_behind_a_hung_one_get_a_new_thread():
+    thread, gate = SessionThread(ThreadPool(1)), threading.Event()
+    started, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def hang():
+        loop.call_soon_threadsafe(started.set)
+        gate.wait()
+
+    async with asyncio.timeout(5):
+        hung = asyncio.create_task(thread.run(hang))
+        await started.wait()
+        behind = [asyncio.create_task(thread.run(lambda n=n: n)) for n in range(3)]
+        await asyncio.sleep(0)
+        hung.cancel()
+        assert await asyncio.gather(*behind) == [0, 1, 2]
+    gate.set()

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import enum
 import json
+import re
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -12,7 +13,8 @@ from typing_extensions import TypedDict
 
 from agentrl_core import ConfigError, FunctionCall, ToolCall
 from agentrl_env_sdk import Session, tool
-from agentrl_env_sdk.tools import BadCallError, bind, content_of, resolve_call, tools_of
+from agentrl_env_sdk.content import content_of
+from agentrl_env_sdk.tools import BadCallError, bind, described, resolve_call, tools_of
 
 
 class Colour(enum.Enum):
@@ -243,3 +245,30 @@ def test_tools_are_found_in_order_and_through_inheritance():
     found = tools_of(Derived(), session_type=Session)
     assert list(found) == ["first", "second", "third"]
     assert asyncio.run(found["second"].call(None, {})) == "2"
+
+
+async def test_a_tool_may_be_described_by_a_schema():
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    found = described("weather", "tell the weather", schema, lambda **given: given)
+    assert found.spec.function.parameters == schema
+    assert await found.call(None, found.parse('{"city": "Oslo", "days": 2}')) == {"city": "Oslo", "days": 2}
+    for bad, said in [
+        ("{}", "argument `city` is missing"),
+        ('{"city": 1}', "argument `city`: 1 is not of type 'string'"),
+        ('{"city": "Oslo", "days": 0}', "argument `days`: 0 is less than the minimum of 1"),
+        ('{"city": "Oslo", "extra": 1}', "'extra' was unexpected"),
+    ]:
+        with pytest.raises(BadCallError, match=re.escape(said)):
+            found.parse(bad)
+
+
+def test_a_schema_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="schema of tool `x` is no JSON schema"):
+        described(
+            "x", "", {"type": "object", "properties": {"a": {"type": "number", "minimum": "one"}}}, print
+        )

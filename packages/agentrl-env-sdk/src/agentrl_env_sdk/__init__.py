@@ -7,8 +7,25 @@
 """
 
 from agentrl_core import Message, SampleStatus, Tool
+from agentrl_env_sdk.content import image_part, text_part
+from agentrl_env_sdk.datasets import Generated, JsonLines
+from agentrl_env_sdk.rewards import metric, reward
 from agentrl_env_sdk.session import AgentReply, Session
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.tools import tool
 
-__all__ = ["AgentReply", "Message", "SampleStatus", "Session", "Task", "Tool", "tool"]
+__all__ = [
+    "AgentReply",
+    "Generated",
+    "JsonLines",
+    "Message",
+    "SampleStatus",
+    "Session",
+    "Task",
+    "Tool",
+    "image_part",
+    "metric",
+    "reward",
+    "text_part",
+    "tool",
+]

@@ -3,11 +3,15 @@
 import asyncio
 import math
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from agentrl_core import Message, RewardItem, SampleIndex, SampleStatus, Tool
+from agentrl_env_sdk.content import encodable
+from agentrl_env_sdk.tools import BoundTool, bind
 
 Said = str | Message | Sequence[Message]
 """What a task may say: a text for the user role, a message, or several."""
@@ -55,13 +59,18 @@ class Session:
 
     Attributes:
         id: identity on the worker.
+        task: name of the task.
         index: which sample.
         split: the split it belongs to; None for a custom task.
         sample: the sample's data: the entry of the split, or the custom task.
         seed: the episode's seed.
-        random: chance that depends on the task, the sample and the seed alone.
         state: the task's own data of this episode.
         turns_left: replies that the agent may still give.
+        metrics: what is reported of the episode so far.
+        earned: its return so far.
+        status: how it ended; None while it goes on.
+        tools: what may be called, by name.
+        invalid_actions: unusable replies so far.
     """
 
     def __init__(
@@ -74,25 +83,34 @@ class Session:
         sample: Any,
         seed: int,
         max_turns: int,
-        tools: list[Tool] | None,
+        tools: Mapping[str, BoundTool],
+        timeout_s: float | None = None,
     ) -> None:
         self.id = session_id
         self.index = index
         self.split = split
         self.sample = sample
         self.seed = seed
-        self.random = random.Random(f"{task}/{index}/{seed}")
+        self.task = task
         self.state: dict[str, Any] = {}
         self.turns_left = max_turns
         self.metrics: dict[str, Any] = {}
         self.earned = 0.0
         self.status: SampleStatus | None = None
-        self._tools = tools
+        self.invalid_actions = 0
+        self.tools = dict(tools)
+        self._specs: list[Tool] | None = [found.spec for found in tools.values()] or None
         self._tools_are_new = True
+        self._ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         self._pending = _Pending()
         self._answer: asyncio.Future[Exchange] | None = None
         self._reply: asyncio.Future[AgentReply] | None = None
         self._is_closed = False
+
+    @cached_property
+    def random(self) -> random.Random:
+        """Chance that depends on the task, the sample and the seed alone."""
+        return random.Random(f"{self.task}/{self.index}/{self.seed}")
 
     @property
     def finished(self) -> bool:
@@ -141,9 +159,32 @@ class Session:
             self.reward(reward or 0.0, score=score)
         self.status = self.status or status
 
-    def set_tools(self, tools: Sequence[Tool]) -> None:
-        """Give this episode tools of its own; the agent is told with the next exchange."""
-        self._tools = list(tools)
+    def truncate(self, reason: str) -> None:
+        """End the episode at a limit that says nothing about the agent's work; its return so far counts.
+
+        Args:
+            reason: which limit, for `metrics["truncated"]`.
+        """
+        if not self.finished:
+            self.metrics["truncated"] = reason
+        self.finish(status=SampleStatus.TASK_LIMIT_REACHED)
+
+    def set_tools(self, tools: Sequence[Tool | BoundTool | Callable[..., Any]]) -> None:
+        """Give this episode tools of its own; the agent is told with the next exchange.
+
+        Args:
+            tools: functions, described like `@tool` methods, or tools made by `tools.described`. A bare
+                `Tool` is shown to the agent, but what answers its calls is up to the task's `run`.
+
+        Raises:
+            ConfigError: a function cannot be described to a model.
+        """
+        bound = [
+            given if isinstance(given, Tool | BoundTool) else bind(given, session_type=Session)
+            for given in tools
+        ]
+        self._specs = [found if isinstance(found, Tool) else found.spec for found in bound]
+        self.tools = {found.name: found for found in bound if isinstance(found, BoundTool)}
         self._tools_are_new = True
 
     def say(self, said: Said) -> None:
@@ -160,19 +201,48 @@ class Session:
         if self._is_closed:
             raise asyncio.CancelledError("the session has been cancelled")
         self.say(said)
-        if self.turns_left <= 0:
-            self.finish(status=SampleStatus.TASK_LIMIT_REACHED)
-        if self.finished:
-            raise EpisodeOver
+        self._check_limits()
         if self._answer is None or self._answer.done():
             raise RuntimeError("`session.action` was called twice at the same time")
         self._reply = asyncio.get_running_loop().create_future()
         self._answer.set_result(self._exchange(SampleStatus.RUNNING, finish=False))
         reply = await self._reply
         self.turns_left -= 1
+        self._check_time()
         return reply
 
+    def _check_limits(self) -> None:
+        if self.turns_left <= 0:
+            self.truncate("max_turns")
+        self._check_time()
+        if self.finished:
+            raise EpisodeOver
+
+    def _check_time(self) -> None:
+        if self._ends_at is not None and time.monotonic() >= self._ends_at:
+            self.truncate("episode_timeout_s")
+            raise EpisodeOver
+
     # The runner's side of the exchange.
+
+    def twin(self, session_id: int | str) -> "Session":
+        """Another session that stands where this one does; what the task keeps is not part of it."""
+        twin = Session(
+            session_id,
+            task=self.task,
+            index=self.index,
+            split=self.split,
+            sample=self.sample,
+            seed=self.seed,
+            max_turns=self.turns_left,
+            tools=self.tools,
+        )
+        twin.metrics = dict(self.metrics)
+        twin.earned = self.earned
+        twin.invalid_actions = self.invalid_actions
+        twin.random.setstate(self.random.getstate())
+        twin._specs, twin._ends_at = self._specs, self._ends_at
+        return twin
 
     def expect(self) -> "asyncio.Future[Exchange]":
         """The answer that the task gives next."""
@@ -198,14 +268,9 @@ class Session:
 
     def _exchange(self, status: SampleStatus, *, finish: bool) -> Exchange:
         pending, self._pending = self._pending, _Pending()
-        tools = self._tools if self._tools_are_new else None
+        tools = self._specs if self._tools_are_new else None
         self._tools_are_new = False
         return Exchange(pending.messages, tools, status, finish, pending.reward, dict(self.metrics))
-
-
-def encodable(text: str) -> str:
-    """The text with halves of characters, which no JSON reader takes, replaced."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def as_messages(said: Said) -> list[Message]:

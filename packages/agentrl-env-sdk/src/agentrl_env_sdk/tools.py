@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 import docstring_parser
-import pydantic_core
+import jsonschema
+from jsonschema.validators import validator_for
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
-from agentrl_env_sdk.session import encodable
 from agentrl_env_sdk.threads import call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -45,8 +45,8 @@ class BoundTool:
     """What the model sees."""
     function: Callable[..., Any]
     """The bound method."""
-    arguments: type[BaseModel]
-    """Validates what the model sends."""
+    arguments: "ArgumentsModel | ArgumentsSchema"
+    """Checks what the model sends."""
     session_parameter: str | None
     """Parameter that gets the session."""
 
@@ -72,16 +72,12 @@ class BoundTool:
         if not isinstance(value, Mapping):
             kind = type(value).__name__
             raise BadCallError(f"arguments must be a JSON object, got {kind}; {self._example()}")
-        try:
-            parsed = self.arguments.model_validate(value)
-        except ValidationError as error:
-            details = error.errors(include_url=False)
-            faults = [_fault(detail) for detail in details[:_SHOWN_FAULTS]]
-            if len(details) > _SHOWN_FAULTS:
-                faults.append(f"and {len(details) - _SHOWN_FAULTS} more")
-            raise BadCallError(f"{'; '.join(faults)}; {self._example()}") from error
-        fields = type(parsed).model_fields
-        return {str(info.alias): getattr(parsed, field) for field, info in fields.items()}
+        arguments, faults = self.arguments.check(dict(value))
+        if not faults:
+            return arguments
+        if len(faults) > _SHOWN_FAULTS:
+            faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
+        raise BadCallError(f"{'; '.join(faults)}; {self._example()}")
 
     async def call(self, session: Any, arguments: Mapping[str, Any]) -> Any:
         """Run the tool; what it raises is the task's fault."""
@@ -92,6 +88,58 @@ class BoundTool:
 
     def _example(self) -> str:
         return f"example: {json.dumps(_example_of(self.spec.function.parameters))}"
+
+
+class ArgumentsModel:
+    """Arguments of a typed function."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+
+    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The keyword arguments, or what is wrong with them."""
+        try:
+            parsed = self._model.model_validate(value)
+        except ValidationError as error:
+            return {}, [_fault(detail) for detail in error.errors(include_url=False)]
+        fields = type(parsed).model_fields
+        return {str(info.alias): getattr(parsed, field) for field, info in fields.items()}, []
+
+
+class ArgumentsSchema:
+    """Arguments that a JSON schema describes."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        checker = validator_for(schema, default=jsonschema.Draft202012Validator)
+        checker.check_schema(schema)
+        self._checker = checker(schema)
+
+    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The arguments as they came, or what is wrong with them."""
+        return value, [_schema_fault(error) for error in self._checker.iter_errors(value)]
+
+
+def described(
+    name: str, description: str, parameters: Mapping[str, Any], function: Callable[..., Any]
+) -> BoundTool:
+    """A tool whose arguments a JSON schema describes rather than the function's signature.
+
+    Args:
+        name: what the model writes to call it.
+        description: what the model reads to decide on it.
+        parameters: JSON schema of the arguments, an object.
+        function: takes the arguments by keyword; sync or async.
+
+    Raises:
+        ConfigError: the schema is none.
+    """
+    schema = {"type": "object", "properties": {}} | dict(parameters)
+    try:
+        arguments = ArgumentsSchema(schema)
+    except jsonschema.SchemaError as error:
+        raise ConfigError(f"the schema of tool `{name}` is no JSON schema: {error.message}") from error
+    spec = ToolFunction(name=name, description=description, parameters=schema)
+    return BoundTool(Tool(function=spec), function, arguments, None)
 
 
 def tools_of(task: object, *, session_type: type) -> dict[str, BoundTool]:
@@ -129,7 +177,7 @@ def bind(function: Callable[..., Any], *, session_type: type) -> BoundTool:
     except Exception as error:
         raise ConfigError(f"tool `{name}` cannot be described to a model: {error}") from error
     spec = ToolFunction(name=name, description=(described.description or "").strip(), parameters=schema)
-    return BoundTool(Tool(function=spec), function, arguments, session_parameter)
+    return BoundTool(Tool(function=spec), function, ArgumentsModel(arguments), session_parameter)
 
 
 def _field(parameter: inspect.Parameter, text: str | None) -> Any:
@@ -151,15 +199,6 @@ def resolve_call(made: ToolCall, tools: Mapping[str, BoundTool]) -> tuple[BoundT
     if found is None:
         raise BadCallError(f"there is no tool `{_short(made.function.name)}`; {known_tools(tools)}")
     return found, found.parse(made.function.arguments)
-
-
-def content_of(result: Any) -> str | list[dict[str, Any]]:
-    """What a tool returned as a message's content: text and multimodal parts as they are, else JSON."""
-    if isinstance(result, str):
-        return encodable(result)
-    if isinstance(result, list) and result and all(isinstance(p, dict) and "type" in p for p in result):
-        return result
-    return pydantic_core.to_json(result, fallback=str).decode()
 
 
 def known_tools(tools: Mapping[str, BoundTool]) -> str:
@@ -197,6 +236,17 @@ def _fault(detail: Mapping[str, Any]) -> str:
     if detail["type"] == "extra_forbidden":
         return f"argument `{path}` is unknown"
     return f"argument `{path}`: {detail['msg']}, got {_shown(detail['input'])}"
+
+
+def _schema_fault(error: jsonschema.ValidationError) -> str:
+    path = _short(".".join(str(part) for part in error.absolute_path))
+    if error.validator == "required":
+        needed: Any = error.validator_value
+        missing = [name for name in needed if name not in error.instance]
+        return "; ".join(f"argument `{f'{path}.{name}' if path else name}` is missing" for name in missing)
+    if not path:
+        return _short(error.message)
+    return f"argument `{path}`: {_short(error.message)}"
 
 
 def _shown(value: Any) -> str:

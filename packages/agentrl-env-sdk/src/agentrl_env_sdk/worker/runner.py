@@ -4,26 +4,33 @@ start -> Session + a task that runs Task.run -> Exchange ... interact -> Exchang
 """
 
 import asyncio
+import contextlib
+import functools
 import inspect
 import logging
 import secrets
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl_core import CUSTOM_INDEX, ErrorCode, Message, SampleIndex, SampleStatus, SessionError
+from agentrl_env_sdk.rewards import grade
+from agentrl_env_sdk.samples import Samples
 from agentrl_env_sdk.session import EpisodeOver, Exchange, Session
-from agentrl_env_sdk.task import Samples, Task
-from agentrl_env_sdk.threads import call
+from agentrl_env_sdk.task import Task
+from agentrl_env_sdk.threads import SessionThread, ThreadPool, call
 
 _log = logging.getLogger("agentrl_env_sdk")
 
 SessionId = int | str
+Play = Callable[..., Awaitable[None]]
+"""Takes a session and plays its episode."""
 
 _KEPT_FINISHED = 4096
+_MAX_THREADS = 256
 _MAX_SESSION_ID = 2**53
 _GRACE_S = 5.0
 """How long a cancelled task may go on before its slot is taken from it."""
@@ -43,8 +50,12 @@ class _Live:
     answer: asyncio.Future[Exchange]
     last_used: float
     request_id: str | None
+    thread: SessionThread
+    """Where the task's sync code runs."""
     num_waiting: int = 0
     """Callers that wait for the answer."""
+    is_copied: bool = False
+    """Whether a snapshot is being made; until then nothing may happen in it."""
     is_stopping: bool = False
     fault: str | None = None
 
@@ -76,13 +87,14 @@ class Runner:
     def __init__(self, task: Task, *, concurrency: int | None = None, idle_timeout_s: float = 1800.0) -> None:
         self.task = task
         self.samples = Samples(task)
-        self.tools = [bound.spec for bound in task.bound_tools.values()]
+        self.tools = task.bound_tools
         self.concurrency = concurrency or task.concurrency
         self.is_draining = False
         self._idle_timeout_s = idle_timeout_s
         self._live: dict[SessionId, _Live] = {}
         self._ended: OrderedDict[SessionId, _Ended] = OrderedDict()
         self._starts: OrderedDict[str, SessionId] = OrderedDict()
+        self._threads = ThreadPool(min(self.concurrency, _MAX_THREADS))
         self._supervisors: set[asyncio.Task[None]] = set()
 
     @property
@@ -114,16 +126,43 @@ class Runner:
         session_id = secrets.randbelow(_MAX_SESSION_ID) if session_id is None else session_id
         session = self._session(session_id, index, custom_task, seed)
         self._admit(session_id)
-        live = self._begin(session, request_id)
-        if request_id is not None:
-            self._starts[request_id] = session_id
-            _trim(self._starts)
+        live = self._begin(session, self.task.run, request_id)
+        return session_id, await self._opening(live, deadline_s)
+
+    async def fork(
+        self,
+        session_id: SessionId,
+        *,
+        fork_id: SessionId | None = None,
+        request_id: str | None = None,
+        deadline_s: float | None = None,
+    ) -> tuple[SessionId, Exchange]:
+        """Begin another episode where one stands; returns its id and an exchange without messages.
+
+        Raises:
+            SessionError: the session is unknown, has ended or is answering a request, its task makes no
+                snapshots, or no slot is free.
+            TimeoutError: the deadline passed; the fork, of which nobody knows, is cancelled.
+        """
+        if request_id is not None and request_id in self._starts:
+            fork_id = self._starts[request_id]
+            return fork_id, await self._again(fork_id, request_id, deadline_s)
+        live = self._at_rest(session_id)
+        if not self.task.can_snapshot:
+            message = f"task `{self.task.task_name}` cannot be forked: it has no `snapshot`"
+            raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+        fork_id = secrets.randbelow(_MAX_SESSION_ID) if fork_id is None else fork_id
+        self._admit(fork_id)
+        live.is_copied = True
         try:
-            return session_id, await self._wait(live, deadline_s)
-        except TimeoutError:
-            if live.num_waiting == 0:
-                self._stop(live)
-            raise
+            with live.thread.entered():
+                snapshot = await call(self.task.snapshot, live.session)
+        finally:
+            live.is_copied = False
+        self._admit(fork_id)
+        resume = functools.partial(self.task.resume, snapshot=snapshot)
+        fork = self._begin(live.session.twin(fork_id), resume, request_id)
+        return fork_id, await self._opening(fork, deadline_s)
 
     async def interact(
         self,
@@ -142,11 +181,7 @@ class Runner:
         live = self._live.get(session_id)
         if live is None or (request_id is not None and request_id == live.request_id):
             return await self._again(session_id, request_id, deadline_s)
-        if live.session.finished or live.is_stopping:
-            raise _has_ended(session_id, live.session.status or SampleStatus.CANCELLED)
-        if not live.answer.done():
-            message = f"session {session_id} is answering another request"
-            raise SessionError(message, code=ErrorCode.SESSION_BUSY)
+        self._at_rest(session_id)
         live.request_id = request_id
         self._expect(live)
         live.session.resume(messages)
@@ -192,6 +227,18 @@ class Runner:
             if live.answer.done() and live.last_used < limit:
                 self._stop(live)
 
+    def _at_rest(self, session_id: SessionId) -> _Live:
+        """An episode that waits for its agent."""
+        live = self._live.get(session_id)
+        if live is None:
+            raise _has_ended(session_id, self.status(session_id))
+        if live.session.finished or live.is_stopping:
+            raise _has_ended(session_id, live.session.status or SampleStatus.CANCELLED)
+        if live.is_copied or not live.answer.done():
+            message = f"session {session_id} is answering another request"
+            raise SessionError(message, code=ErrorCode.SESSION_BUSY)
+        return live
+
     def _admit(self, session_id: SessionId) -> None:
         if session_id in self._live:
             raise SessionError(f"session {session_id} exists already", code=ErrorCode.BAD_REQUEST)
@@ -221,23 +268,47 @@ class Runner:
             sample=found[1],
             seed=zlib.crc32(f"{name}/{index}".encode()) if seed is None else seed,
             max_turns=self.task.max_turns,
-            tools=self.tools or None,
+            tools=self.tools,
+            timeout_s=self.task.episode_timeout_s,
         )
 
-    def _begin(self, session: Session, request_id: str | None) -> _Live:
+    def _begin(self, session: Session, play: Play, request_id: str | None) -> _Live:
         """Take a slot and start to play, all before anybody else has a turn."""
-        playing = asyncio.create_task(_contained(self.task.run, session))
+        thread = SessionThread(self._threads)
+        with thread.entered():
+            playing = asyncio.create_task(_contained(self._play, play, session))
         over = asyncio.get_running_loop().create_future()
         playing.add_done_callback(lambda _: _resolve(over))
         now = time.monotonic()
-        live = _Live(session, playing, over, asyncio.Event(), session.expect(), now, request_id)
+        live = _Live(session, playing, over, asyncio.Event(), session.expect(), now, request_id, thread)
         self._live[session.id] = live
         self._ended.pop(session.id, None)  # A controller that began anew counts from 1 again.
+        if request_id is not None:
+            self._starts[request_id] = session.id
+            _trim(self._starts)
         self._limit(live)
         supervisor = asyncio.create_task(self._supervise(live))
         self._supervisors.add(supervisor)
         supervisor.add_done_callback(self._supervisors.discard)
         return live
+
+    async def _opening(self, live: _Live, deadline_s: float | None) -> Exchange:
+        """The first answer of an episode; one that nobody waited for is cancelled, since nobody knows it."""
+        try:
+            return await self._wait(live, deadline_s)
+        except TimeoutError:
+            if live.num_waiting == 0:
+                self._stop(live)
+            raise
+
+    async def _play(self, play: Play, session: Session) -> None:
+        """The task's own part of an episode."""
+        with contextlib.suppress(EpisodeOver):
+            result = play(session)
+            if not inspect.isawaitable(result):
+                raise TypeError(f"`{type(self.task).__name__}.run` must be `async def`")
+            await result
+        await grade(self.task, session)
 
     def _expect(self, live: _Live) -> None:
         """Give the turn to the task."""
@@ -294,7 +365,9 @@ class Runner:
         session = live.session
         await live.over
         self._judge(live)
-        await self._tear_down(session)
+        with live.thread.entered():
+            await self._tear_down(session)
+        live.thread.release()
         if live.fault is not None:
             session.status = SampleStatus.TASK_ERROR
             session.metrics |= {"error": live.fault, "score": 0.0}
@@ -333,13 +406,10 @@ class Runner:
             _log.error("teardown of `%s` failed in session %s", name, session.id, exc_info=error)
 
 
-async def _contained(function: Any, *arguments: Any) -> None:
+async def _contained(function: Play, *arguments: Any) -> None:
     """Run a task's code so that what it raises stays in it."""
     try:
-        result = function(*arguments)
-        if not inspect.isawaitable(result):
-            raise TypeError(f"`{function.__qualname__}` must be `async def`")
-        await result
+        await function(*arguments)
     except EpisodeOver:
         return
     except SystemExit as error:  # which would stop the worker with all its episodes
