@@ -220,6 +220,26 @@ class Runner:
             return self._ended[session_id].status
         raise SessionError(f"session {session_id} is unknown here", code=ErrorCode.UNKNOWN_SESSION)
 
+    def session(self, session_id: SessionId) -> Session:
+        """An episode that is being played, as its task sees it; for debuggers and tests.
+
+        Raises:
+            SessionError: the session is unknown or has ended.
+        """
+        if session_id not in self._live:
+            raise _has_ended(session_id, self.status(session_id))
+        return self._live[session_id].session
+
+    async def on_thread(self, session_id: SessionId, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function where the code of an episode's task runs: async on the loop, sync on its thread.
+
+        Raises:
+            SessionError: the session is unknown or has ended.
+        """
+        self.session(session_id)
+        with self._live[session_id].thread.entered():
+            return await call(function, *args)
+
     def expire(self) -> None:
         """Cancel episodes that nobody has talked to for too long; to be called now and then."""
         limit = time.monotonic() - self._idle_timeout_s
