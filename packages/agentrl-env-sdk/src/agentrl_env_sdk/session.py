@@ -21,6 +21,10 @@ class EpisodeOver(BaseException):
     """Leaves a task whose episode has ended; like a cancellation, nothing to be caught by the task."""
 
 
+class TaskFailedError(Exception):
+    """A failure of the task that is told elsewhere; its text is the whole reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentReply:
     """What the agent answered."""

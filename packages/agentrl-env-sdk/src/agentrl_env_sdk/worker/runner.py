@@ -19,7 +19,7 @@ from typing import Any
 from agentrl_core import CUSTOM_INDEX, ErrorCode, Message, SampleIndex, SampleStatus, SessionError
 from agentrl_env_sdk.rewards import grade
 from agentrl_env_sdk.samples import Samples
-from agentrl_env_sdk.session import EpisodeOver, Exchange, Session
+from agentrl_env_sdk.session import EpisodeOver, Exchange, Session, TaskFailedError
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.threads import SessionThread, ThreadPool, call
 
@@ -85,6 +85,10 @@ class Runner:
     """
 
     def __init__(self, task: Task, *, concurrency: int | None = None, idle_timeout_s: float = 1800.0) -> None:
+        if task.isolation == "process":
+            from agentrl_env_sdk.isolation import IsolatedTask  # which has runners of its own
+
+            task = IsolatedTask(task)
         self.task = task
         self.samples = Samples(task)
         self.tools = task.bound_tools
@@ -411,7 +415,9 @@ class Runner:
         if live.is_stopping:  # Then how it ended says nothing.
             error = None
         if error is not None:
-            live.fault = f"{type(error).__name__}: {error}"
+            live.fault = (
+                str(error) if isinstance(error, TaskFailedError) else f"{type(error).__name__}: {error}"
+            )
         if live.fault is not None:
             _log.error("task `%s` failed in session %s: %s", name, session_id, live.fault, exc_info=error)
 
