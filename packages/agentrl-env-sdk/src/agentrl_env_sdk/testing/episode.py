@@ -29,7 +29,9 @@ class Episode:
         runner: plays it.
         id: its session id there.
         index: which sample.
+        seed: the seed it was begun with; None where that is known to nobody any more.
         observations: everything the agent got to see, the opening first.
+        actions: what the agent did, a message a turn.
         transcript: all messages, the agent's and the environment's.
         tools: what may be called now.
         reward: the return so far.
@@ -40,7 +42,9 @@ class Episode:
         self.id = session_id
         self.index = index
         self._session = None if opening.finish else runner.session(session_id)
+        self.seed = self._session.seed if self._session else None
         self.observations: list[Observation] = []
+        self.actions: list[Message] = []
         self.transcript: list[Message] = []
         self.tools: tuple[Tool, ...] = ()
         self.reward = 0.0
@@ -114,6 +118,7 @@ class Episode:
             raise EpisodeError(f"the episode has ended as `{self.status}`: {self.last.text!r}; start another")
         message = self._message(action)
         exchange = await self.runner.interact(self.id, [message])
+        self.actions.append(message)
         self.transcript.append(message)
         return self._see(exchange)
 
@@ -143,7 +148,7 @@ class Episode:
         fork_id, exchange = await self.runner.fork(self.id)
         twin = Episode(self.runner, fork_id, self.index, exchange)
         twin.observations = [*self.observations, *twin.observations[1:]]
-        twin.transcript = list(self.transcript)
+        twin.actions, twin.transcript = list(self.actions), list(self.transcript)
         twin.tools, twin.reward, twin._num_calls = self.tools, self.reward, self._num_calls
         return twin
 
@@ -211,7 +216,9 @@ async def play(
 async def begin(runner: Runner, index: SampleIndex, **options: Any) -> Episode:
     """Start an episode on a runner, options as `Runner.start` takes them."""
     session_id, exchange = await runner.start(index, **options)
-    return Episode(runner, session_id, index, exchange)
+    episode = Episode(runner, session_id, index, exchange)
+    episode.seed = episode.seed if episode.seed is not None else options.get("seed")
+    return episode
 
 
 def as_task(task: Playable) -> Task:

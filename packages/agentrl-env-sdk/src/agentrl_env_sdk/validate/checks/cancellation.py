@@ -1,0 +1,123 @@
+"""An episode that is cancelled, wherever it stands, releases what it holds."""
+
+import asyncio
+import gc
+import time
+from typing import Any
+
+from agentrl_core import SampleIndex, SessionError
+from agentrl_env_sdk.oracle import Action
+from agentrl_env_sdk.testing.episode import begin
+from agentrl_env_sdk.validate.report import Finding
+from agentrl_env_sdk.validate.resources import Resources
+from agentrl_env_sdk.validate.stepping import Stepper, step_with
+from agentrl_env_sdk.validate.subject import SEED, Subject, judged
+from agentrl_env_sdk.worker.runner import Runner
+
+_ID = "cancelled"
+_SAMPLES = 2
+_PAUSE_S = 0.01
+
+
+class _Cancelling(Stepper):
+    """Has its episode cancelled at one await point."""
+
+    def __init__(self, coroutine: Any, runner: Runner, point: int | None) -> None:
+        super().__init__(coroutine)
+        self._runner = runner
+        self._point = point
+        self.cancelling: asyncio.Task[None] | None = None
+        self.cancelled_at = ""
+
+    def at_point(self) -> None:
+        """Ask for the cancellation, which arrives while the coroutine waits here."""
+        if self.num_points == self._point:
+            self.cancelled_at = self.where
+            self.cancelling = asyncio.create_task(self._runner.cancel(_ID))
+
+
+async def cancellation(subject: Subject) -> Finding:
+    """Cancel an episode at each of its await points in turn and see what is left of it."""
+    problems: dict[str, None] = {}
+    num_points = 0
+    for index in subject.samples[:_SAMPLES]:
+        script = await subject.script(index)
+        whole, _ = await _run(
+            subject, index, script, None
+        )  # Caches and pools that are made once are made here.
+        points = _spread(whole.num_points, subject.settings.max_await_points)
+        for point in points:
+            problem = await _cancelled_at(subject, index, script, point)
+            if problem is not None:
+                problems[f"sample {index!r}, {problem}"] = None
+                break  # What hangs or leaks at one point mostly does at the next.
+        num_points += len(points)
+    did = (
+        f"cancelled episodes of {len(subject.samples[:_SAMPLES])} samples at {num_points} await points; slots, "
+        "threads, processes, descriptors and temporary files were counted"
+    )
+    return judged("cancellation", did, list(problems))
+
+
+async def _cancelled_at(subject: Subject, index: SampleIndex, script: list[Action], point: int) -> str | None:
+    """What is wrong once an episode was cancelled at an await point."""
+    left: list[str] = []
+    stepper: _Cancelling | None = None
+    for _ in range(2):  # What is made once and kept is no leak; what is left each time is.
+        before = Resources.now()
+        stepper, runner = await _run(subject, index, script, point)
+        place = f"cancelled at {stepper.cancelled_at or 'its end'}"
+        if stepper.cancelling is not None:
+            await asyncio.wait([stepper.cancelling], timeout=subject.settings.grace_s)
+        if not stepper.is_over or runner.sessions:
+            return (
+                f"{place}: it goes on after {subject.settings.grace_s:g} s and keeps its slot; let "
+                "`asyncio.CancelledError` pass, and wait for nothing while it does"
+            )
+        left = await _left(before, subject.settings.grace_s)
+        if not left:
+            return None
+    return f"{place}: {', '.join(left)} is left; release it in `teardown` or in a `finally`"
+
+
+async def _run(
+    subject: Subject, index: SampleIndex, script: list[Action], point: int | None
+) -> tuple[_Cancelling, Runner]:
+    """Play a script until it ends or is cancelled."""
+    runner = subject.runner(subject.variant())
+    steppers: list[_Cancelling] = []
+
+    def make(coroutine: Any) -> _Cancelling:
+        steppers.append(_Cancelling(coroutine, runner, point))
+        return steppers[-1]
+
+    step_with(runner, make)
+    try:
+        async with asyncio.timeout(subject.settings.grace_s + runner.task.turn_timeout_s):
+            episode = await begin(runner, index, seed=SEED, session_id=_ID)
+            for action in script:
+                if episode.finished:
+                    break
+                await episode.act(action)
+            if point is None or steppers[0].cancelling is None:
+                await episode.cancel()
+    except (SessionError, TimeoutError):  # It was cancelled between two turns, or will not end.
+        pass
+    return steppers[0], runner
+
+
+async def _left(before: Resources, grace_s: float) -> list[str]:
+    """What is held in addition after a while."""
+    deadline = time.monotonic() + grace_s
+    while left := Resources.now().beyond(before):
+        if time.monotonic() >= deadline:
+            return left
+        gc.collect()
+        await asyncio.sleep(_PAUSE_S)
+    return []
+
+
+def _spread(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    return sorted({round(position * (count - 1) / (most - 1)) for position in range(most)})

@@ -1,0 +1,125 @@
+"""A time-out ends the processes that a task has started, whatever they are doing."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from agentrl_core import SampleIndex, SessionError
+from agentrl_env_sdk.isolation.processes import children_of
+from agentrl_env_sdk.testing.episode import begin
+from agentrl_env_sdk.validate.report import Finding
+from agentrl_env_sdk.validate.resources import descendants
+from agentrl_env_sdk.validate.subject import SEED, Subject, judged
+
+_SAMPLES = 2
+_PAUSE_S = 0.001
+_DEADLY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+
+
+class _Stopper:
+    """Stops each process as soon as it appears, so that whatever waits for it waits in vain.
+
+    Args:
+        spared: processes that are left alone.
+        spares_children: whether their children are, too: the processes that episodes live in.
+
+    Attributes:
+        stopped: the processes it has stopped, with their command lines.
+    """
+
+    def __init__(self, *, spared: set[int], spares_children: bool) -> None:
+        self.stopped: dict[int, str] = {}
+        self._spared = spared
+        self._spares_children = spares_children
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stopper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(_PAUSE_S):
+            found = descendants()
+            spared = set(self._spared)
+            if self._spares_children:
+                spared.update(child for pid in self._spared for child in children_of(pid))
+            for pid, shown in found.items():
+                if pid not in spared and pid not in self.stopped:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+                        self.stopped[pid] = shown
+
+    def survivors(self) -> dict[int, str]:
+        """Those that are there still and that nobody has tried to end."""
+        living = descendants()
+        return {pid: shown for pid, shown in self.stopped.items() if pid in living and not _is_dying(pid)}
+
+    def kill(self) -> None:
+        """End what it has stopped."""
+        for pid in self.stopped.keys() & descendants().keys():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def timeouts(subject: Subject) -> Finding:
+    """Let the processes of an episode hang until its time-out, and see which are left."""
+    problems: dict[str, None] = {}
+    commands: dict[str, None] = {}
+    for index in subject.samples[:_SAMPLES]:
+        stopper = await _hang(subject, index)
+        commands |= dict.fromkeys(stopper.stopped.values())
+        for pid, shown in stopper.survivors().items():
+            problems[
+                f"sample {index!r}: process {pid} (`{shown}`) goes on {subject.settings.grace_s:g} s after the "
+                'time-out; kill it in `teardown`, or set `isolation = "process"` on the task'
+            ] = None
+        stopper.kill()
+    seen = ", ".join(f"`{shown}`" for shown in commands)
+    did = (
+        f"stopped every process that {len(subject.samples[:_SAMPLES])} episodes started until their time-out"
+    )
+    return judged("timeouts", f"{did}: {seen}" if seen else f"{did}: they started none", list(problems))
+
+
+async def _hang(subject: Subject, index: SampleIndex) -> _Stopper:
+    """Play an episode whose processes never get on; returns what became of them."""
+    script = await subject.script(index)
+    limit_s = min(subject.task.turn_timeout_s, subject.settings.timeout_s)
+    runner = subject.runner(subject.variant(turn_timeout_s=limit_s))
+    spared = set(descendants())
+    with _Stopper(spared=spared, spares_children=subject.has_process) as stopper:
+        with contextlib.suppress(SessionError, TimeoutError):
+            async with asyncio.timeout(len(script) * limit_s + subject.settings.grace_s):
+                episode = await begin(runner, index, seed=SEED)
+                for action in script:
+                    if not episode.finished:
+                        await episode.act(action)
+                await episode.cancel()
+        deadline = time.monotonic() + subject.settings.grace_s
+        while stopper.survivors() and time.monotonic() < deadline:
+            await asyncio.sleep(_PAUSE_S * 10)
+    return stopper
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a signal that ends it waits for a stopped process to go on."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    pending = 0
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in ("SigPnd", "ShdPnd"):
+            pending |= int(value, 16)
+    return any(pending >> (number - 1) & 1 for number in _DEADLY)
