@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 from xml.etree import ElementTree
 
+from agentrl_core import SampleIndex
+
 _WIDTH = 15
 
 
@@ -48,6 +50,8 @@ class Report:
     """What was validated."""
     task: str
     """Name of the task."""
+    samples: tuple[SampleIndex, ...] = ()
+    """Indices of what was played; some checks take the first two."""
     findings: tuple[Finding, ...] = field(default=())
     """In the order of the checks."""
 
@@ -67,7 +71,13 @@ class Report:
     def to_json(self) -> str:
         """The report as a JSON object."""
         findings = [asdict(finding) for finding in self.findings]
-        record = {"target": self.target, "task": self.task, "ok": self.ok, "findings": findings}
+        record = {
+            "target": self.target,
+            "task": self.task,
+            "ok": self.ok,
+            "samples": self.samples,
+            "findings": findings,
+        }
         return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
     def to_junit(self) -> str:
@@ -91,7 +101,7 @@ class Report:
     def table(self) -> str:
         """The report for a terminal."""
         counts = Counter(finding.verdict for finding in self.findings)
-        lines = [f"{self.task} ({self.target})", ""]
+        lines = [f"{self.task} ({self.target}), samples {', '.join(map(repr, self.samples))}", ""]
         for finding in self.findings:
             lines += _rows(finding)
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])

@@ -3,6 +3,8 @@
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +33,8 @@ class Resources:
     def now(cls) -> "Resources":
         """What is held now."""
         threads = {t.ident or 0: t.name for t in threading.enumerate() if t.name != _POOL_THREAD}
-        return cls(_descriptors(), descendants(), threads, frozenset(os.listdir(tempfile.gettempdir())))
+        temporary = frozenset(map(str, Path(tempfile.gettempdir()).iterdir()))
+        return cls(_descriptors(), descendants(), threads, temporary)
 
     def beyond(self, before: "Resources") -> list[str]:
         """What is held in addition to what was held before."""
@@ -44,11 +47,23 @@ class Resources:
             f"process {pid} ({shown})" for pid, shown in self.processes.items() if pid not in before.processes
         ]
         found += [f"thread `{name}`" for ident, name in self.threads.items() if ident not in before.threads]
-        folder = tempfile.gettempdir()
-        found += [
-            f"temporary file `{Path(folder, name)}`" for name in sorted(self.temporary - before.temporary)
-        ]
+        found += [f"temporary file `{name}`" for name in sorted(self.temporary - before.temporary)]
         return found
+
+
+@contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """Has temporary files made in a folder that nobody else uses, here and in processes that are started."""
+    kept = tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="agentrl-env-validate-", ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = kept[0]
+            del os.environ["TMPDIR"]
+            if kept[1] is not None:
+                os.environ["TMPDIR"] = kept[1]
 
 
 def descendants() -> dict[int, str]:
@@ -75,9 +90,9 @@ def command_of(pid: int) -> str:
 def _descriptors() -> dict[int, str]:
     found: dict[int, str] = {}
     folder = Path("/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd")
-    for entry in os.listdir(folder):
+    for entry in list(folder.iterdir()):
         try:
-            found[int(entry)] = os.readlink(folder / entry)
+            found[int(entry.name)] = str(entry.readlink())
         except OSError:  # the descriptor of the listing itself
             continue
     return found

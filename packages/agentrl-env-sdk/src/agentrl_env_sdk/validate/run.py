@@ -45,7 +45,7 @@ async def validate(
         findings.append(await check(name, subject))
         if on_finding is not None:
             on_finding(findings[-1])
-    return Report(target or type(task).__name__, task.task_name, tuple(findings))
+    return Report(target or type(task).__name__, task.task_name, tuple(subject.samples), tuple(findings))
 
 
 async def check(name: str, subject: Subject) -> Finding:

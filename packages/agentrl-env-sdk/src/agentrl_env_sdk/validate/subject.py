@@ -140,8 +140,8 @@ class Subject:
     @property
     def where(self) -> str:
         """The samples in words."""
-        names = ", ".join(repr(index) for index in self.samples[:8])
-        return f"sample{'s' * (len(self.samples) > 1)} {names}{', ...' * (len(self.samples) > 8)}"
+        count = len(self.samples)
+        return f"sample {self.samples[0]!r}" if count == 1 else f"{count} samples"
 
 
 Check = Callable[[Subject], Any]

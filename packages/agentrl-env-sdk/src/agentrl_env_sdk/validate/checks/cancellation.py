@@ -9,7 +9,7 @@ from agentrl_core import SampleIndex, SessionError
 from agentrl_env_sdk.oracle import Action
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
-from agentrl_env_sdk.validate.resources import Resources
+from agentrl_env_sdk.validate.resources import Resources, own_temporary_folder
 from agentrl_env_sdk.validate.stepping import Stepper, step_with
 from agentrl_env_sdk.validate.subject import SEED, Subject, judged
 from agentrl_env_sdk.worker.runner import Runner
@@ -38,31 +38,30 @@ class _Cancelling(Stepper):
 
 async def cancellation(subject: Subject) -> Finding:
     """Cancel an episode at each of its await points in turn and see what is left of it."""
-    problems: dict[str, None] = {}
+    problems: list[str] = []
     num_points = 0
-    for index in subject.samples[:_SAMPLES]:
-        script = await subject.script(index)
-        whole, _ = await _run(
-            subject, index, script, None
-        )  # Caches and pools that are made once are made here.
-        points = _spread(whole.num_points, subject.settings.max_await_points)
-        for point in points:
-            problem = await _cancelled_at(subject, index, script, point)
-            if problem is not None:
-                problems[f"sample {index!r}, {problem}"] = None
-                break  # What hangs or leaks at one point mostly does at the next.
-        num_points += len(points)
+    samples = subject.samples[:_SAMPLES]
+    with own_temporary_folder():
+        for index in samples:
+            script = await subject.script(index)
+            whole, _ = await _run(subject, index, script, None)  # What is made once and kept is made here.
+            for point in _spread(whole.num_points, subject.settings.max_await_points):
+                num_points += 1
+                problem = await _cancelled_at(subject, index, script, point)
+                if problem is not None:
+                    problems.append(f"sample {index!r}, {problem}")
+                    break  # What hangs or leaks at one point mostly does at the next.
     did = (
-        f"cancelled episodes of {len(subject.samples[:_SAMPLES])} samples at {num_points} await points; slots, "
-        "threads, processes, descriptors and temporary files were counted"
+        f"cancelled episodes of {len(samples)} samples at {num_points} await points and counted slots, "
+        "threads, processes, descriptors and temporary files"
     )
-    return judged("cancellation", did, list(problems))
+    return judged("cancellation", did, problems)
 
 
 async def _cancelled_at(subject: Subject, index: SampleIndex, script: list[Action], point: int) -> str | None:
     """What is wrong once an episode was cancelled at an await point."""
     left: list[str] = []
-    stepper: _Cancelling | None = None
+    place = ""
     for _ in range(2):  # What is made once and kept is no leak; what is left each time is.
         before = Resources.now()
         stepper, runner = await _run(subject, index, script, point)

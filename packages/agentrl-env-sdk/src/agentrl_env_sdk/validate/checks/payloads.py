@@ -1,4 +1,4 @@
-"""What no author thinks of arrives: half characters, NaN, a megabyte, pictures; and what goes out can be read."""
+"""What no author thinks of arrives: half characters, NaN, a megabyte, pictures; what goes out can be read."""
 
 import json
 import random
@@ -112,8 +112,8 @@ def _unreadable(what: str, play: Play) -> Iterator[str]:
             fault = f"{type(error).__name__}: {error}"
         if fault is not None:
             yield (
-                f"{what}: the answer of turn {turn} does not survive the wire, {fault}; return text, parts of "
-                "`text_part` and `image_part`, or what has a JSON form without NaN"
+                f"{what}: the answer of turn {turn} does not survive the wire, {fault}; return text, parts "
+                "of `text_part` and `image_part`, or what has a JSON form without NaN"
             )
 
 

@@ -18,7 +18,7 @@ async def same_seed(subject: Subject) -> Finding:
             if parted is not None:
                 problems.append(
                     f"sample {index!r} with seed {SEED} is another one the second time: {parted}; draw "
-                    "chance from `session.random` alone, keep no state on the task, and sort what has no order"
+                    "chance from `session.random` alone, keep nothing on the task, sort what has no order"
                 )
     return judged(
         "same-seed", f"played {subject.where} twice with seed {SEED} ({', '.join(agents)})", problems

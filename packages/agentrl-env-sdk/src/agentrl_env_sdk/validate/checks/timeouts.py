@@ -80,8 +80,8 @@ async def timeouts(subject: Subject) -> Finding:
         commands |= dict.fromkeys(stopper.stopped.values())
         for pid, shown in stopper.survivors().items():
             problems[
-                f"sample {index!r}: process {pid} (`{shown}`) goes on {subject.settings.grace_s:g} s after the "
-                'time-out; kill it in `teardown`, or set `isolation = "process"` on the task'
+                f"sample {index!r}: process {pid} (`{shown}`) goes on {subject.settings.grace_s:g} s after "
+                'the time-out; kill it in `teardown`, or set `isolation = "process"` on the task'
             ] = None
         stopper.kill()
     seen = ", ".join(f"`{shown}`" for shown in commands)
@@ -106,7 +106,7 @@ async def _hang(subject: Subject, index: SampleIndex) -> _Stopper:
                         await episode.act(action)
                 await episode.cancel()
         deadline = time.monotonic() + subject.settings.grace_s
-        while stopper.survivors() and time.monotonic() < deadline:
+        while stopper.survivors() and time.monotonic() < deadline:  # noqa: ASYNC110 (the kernel sets no event)
             await asyncio.sleep(_PAUSE_S * 10)
     return stopper
 
