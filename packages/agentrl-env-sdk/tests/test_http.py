@@ -11,7 +11,8 @@ from agentrl_core import ErrorCode, SessionError
 from agentrl_core.client import SessionClient
 from agentrl_env_sdk import Session, tool
 from agentrl_env_sdk.worker import Runner
-from agentrl_env_sdk.worker.http import _encode, create_app
+from agentrl_env_sdk.worker.http import create_app
+from agentrl_env_sdk.worker.routes import encode
 
 
 @pytest.fixture
@@ -217,9 +218,21 @@ async def test_a_client_without_a_controller_waits_for_a_slot(unused_tcp_server,
     await runner.cancel_all()
 
 
-async def test_a_body_without_end_is_refused(http, monkeypatch):
-    monkeypatch.setattr("agentrl_env_sdk.worker.http._MAX_BODY_BYTES", 1000)
-    answer = await http.post("start_sample", json={"index": 0, "custom_task": "x" * 1000})
+def whole(size):
+    return b"x" * size
+
+
+async def chunked(size):
+    for _ in range(size // 100):
+        yield b"x" * 100
+
+
+@pytest.mark.parametrize(("send", "size"), [(whole, 1001), (chunked, 1100), (chunked, 10**9)])
+@pytest.mark.parametrize("route", ["start_sample", "calculate_overall"])
+async def test_a_body_without_end_is_refused(runner, route, send, size):
+    transport = httpx.ASGITransport(create_app(runner, max_body_bytes=1000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker/api/") as http:
+        answer = await http.post(route, content=send(size))
     assert (answer.status_code, answer.json()["detail"]) == (400, "the body exceeds 1000 bytes")
 
 
@@ -233,6 +246,76 @@ async def test_a_summary_that_fails_says_why(counter):
         assert (await http.post("calculate_overall", json={"results": [{"score": 1}]})).json() == {"mean": 1}
         failed = await http.post("calculate_overall", json={"results": [{}]})
     assert (failed.status_code, failed.json()["detail"]) == (500, "KeyError: 'score'")
+
+
+async def test_a_body_in_pieces_is_read_as_a_whole(http):
+    async def pieces():
+        for piece in (b'{"index": ', b"", b'1, "session_id"', b": 7}"):
+            yield piece
+
+    assert (await http.post("start_sample", content=pieces())).headers["session_id"] == "7"
+
+
+async def test_pages_of_other_sites_are_refused(http):
+    other = {"Origin": "http://elsewhere:80"}
+    assert (await http.post("start_sample", json={"index": 0}, headers=other)).status_code == 403
+    own = {"Origin": "http://worker"}
+    assert (await http.post("start_sample", json={"index": 0}, headers=own)).status_code == 200
+
+
+async def test_what_no_json_reader_takes_is_told_to_the_task_all_the_same(http):
+    await http.post("start_sample", json={"index": 0, "session_id": 1})
+    said = b'{"session_id": 1, "messages": [{"role": "assistant", "content": "half \\ud83d, NaN", "n": NaN}]}'
+    answer = await http.post("interact", content=said)
+    assert answer.json()["env_out"]["status"] == "running"
+
+
+async def test_a_fork_goes_on_where_the_session_stands(counter, call):
+    class Forkable(type(counter)):
+        def snapshot(self, session):
+            return dict(session.state)
+
+    app = create_app(Runner(Forkable()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/api/") as http:
+        await http.post("start_sample", json={"index": 0, "session_id": 1})
+        await http.post("interact", json={"session_id": 1, "messages": [add(1)]})
+        forked = await http.post("fork", json={"session_id": 1, "fork_id": 2})
+        assert (forked.headers["session_id"], forked.json()["messages"]) == ("2", [])
+        for session_id in (1, 2):
+            body = {"session_id": session_id, "messages": [add(1)]}
+            answer = (await http.post("interact", json=body)).json()["env_out"]
+            assert answer["messages"][0]["content"] == "2"
+
+
+async def test_the_figures_tell_of_episodes_and_turns(http, runner):
+    await http.post("start_sample", json={"index": 0, "session_id": 1})
+    await http.post("start_sample", json={"index": 0, "session_id": 2})
+    await http.post("interact", json={"session_id": 1, "messages": [add(3)]})
+    text = (await http.get("http://worker/metrics")).text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values['agentrl_env_episodes_total{status="completed",task="counter"}'] == "1.0"
+    assert values['agentrl_env_sessions{task="counter"}'] == "1.0"
+    assert values['agentrl_env_slots{task="counter"}'] == "2.0"
+    assert values["agentrl_env_turn_seconds_count"] == "1.0"
+    await runner.cancel_all()
+
+
+async def test_the_description_names_every_route_and_the_routes_answer(http):
+    described = (await http.get("http://worker/openapi.json")).json()["paths"]
+    named = {path.removeprefix("/api/") for path in described if path.startswith("/api/")}
+    assert {"start_sample", "interact", "cancel", "get_indices"} < named
+    for name in named:
+        (method,) = described[f"/api/{name}"]
+        answer = await http.request(method, name, json={"index": 0, "session_id": 1, "messages": []})
+        assert answer.status_code in (200, 400), name
+
+
+async def test_a_token_is_asked_for_by_figures_and_not_by_pages(counter):
+    app = create_app(Runner(counter), token="secret")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker/") as http:
+        assert (await http.get("metrics")).status_code == 401
+        for page in ("", "docs", "openapi.json", "healthz"):
+            assert (await http.get(page)).status_code == 200
 
 
 class Array:
@@ -266,7 +349,7 @@ def refuse(constant):
 
 @given(metrics)
 def test_whatever_a_task_reports_becomes_strict_json(value):
-    json.loads(_encode({"metrics": value}), parse_constant=refuse)
+    json.loads(encode({"metrics": value}), parse_constant=refuse)
 
 
 def test_what_contains_itself_or_is_very_deep_becomes_json_too():
@@ -276,7 +359,7 @@ def test_what_contains_itself_or_is_very_deep_becomes_json_too():
     for _ in range(10_000):
         deep = [deep]
     for value in (loop, deep):
-        assert b'"..."' in _encode(value)
+        assert b'"..."' in encode(value)
 
 
 @pytest.fixture

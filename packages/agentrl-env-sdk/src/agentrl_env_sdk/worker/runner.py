@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +79,7 @@ class Runner:
 
     Attributes:
         is_draining: whether new episodes are refused.
+        num_ended: episodes that have ended, by status.
 
     Raises:
         ConfigError: the task's samples or tools are wrong.
@@ -94,6 +95,7 @@ class Runner:
         self.tools = task.bound_tools
         self.concurrency = concurrency or task.concurrency
         self.is_draining = False
+        self.num_ended: Counter[SampleStatus] = Counter()
         self._idle_timeout_s = idle_timeout_s
         self._live: dict[SessionId, _Live] = {}
         self._ended: OrderedDict[SessionId, _Ended] = OrderedDict()
@@ -400,6 +402,7 @@ class Runner:
         session.conclude()
         del self._live[session.id]
         status = session.status or SampleStatus.COMPLETED
+        self.num_ended[status] += 1
         self._ended[session.id] = _Ended(status, live.request_id, live.answer.result())
         _trim(self._ended)
         live.ended.set()
