@@ -6,6 +6,7 @@ halving what is left finds any of ten numbers in at most four, so the optimum is
 
 import random
 
+from agentrl_env_sdk.oracle import Plan, act
 from agentrl_env_sdk.session import Session
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.tools import tool
@@ -55,3 +56,14 @@ class Guess(Task):
         excluded = before - (state["high"] - state["low"])
         session.reward(_PARTIAL * excluded / _CANDIDATES, score=0.0)
         return "higher" if number < session.sample else "lower"
+
+    def oracle(self, session: Session) -> Plan:
+        """Halve what is left; this needs no more than an agent knows."""
+        low = session.state["first"]
+        high = low + _CANDIDATES - 1
+        while True:
+            middle = (low + high) // 2
+            seen = yield act("guess", number=middle)
+            if seen.finish:
+                return
+            low, high = (middle + 1, high) if seen.text == "higher" else (low, middle - 1)

@@ -5,6 +5,7 @@ import types
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
+from agentrl_env_sdk.validate.places import authors_line
 from agentrl_env_sdk.worker.runner import Runner
 
 
@@ -78,12 +79,12 @@ def step_with(runner: Runner, make: Callable[[Any], Stepper]) -> None:
 
 
 def _place(coroutine: Any) -> str:
-    """The innermost line of a coroutine that is not Python's own or ours."""
-    found = ""
+    """The innermost line of a coroutine that its author has written."""
+    frames: list[types.FrameType] = []
     node: Any = coroutine
     while node is not None:
         frame: types.FrameType | None = getattr(node, "cr_frame", None) or getattr(node, "gi_frame", None)
         if frame is not None:
-            found = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+            frames.append(frame)
         node = getattr(node, "cr_await", None) or getattr(node, "gi_yieldfrom", None)
-    return found
+    return authors_line(list(reversed(frames)))

@@ -13,14 +13,14 @@ from typing import Any
 from agentrl_core import SampleIndex
 from agentrl_env_sdk.testing.agents import ScriptedAgent
 from agentrl_env_sdk.testing.episode import begin
+from agentrl_env_sdk.validate.places import authors_line
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.stepping import Stepper, step_with
 from agentrl_env_sdk.validate.subject import SEED, Subject, judged, skipped
 
 _SAMPLES = 2
 _WAYS_OUT = "await an async version of it, or make the method a plain `def`, which runs on a thread"
-_ALWAYS_BLOCKING = ("time.sleep", "socket.getaddrinfo", "socket.gethostbyname", "os.system")
-_OURS = __file__
+_ALWAYS_BLOCKING = ("socket.getaddrinfo", "socket.gethostbyname", "os.system")
 
 
 @dataclass(slots=True)
@@ -29,13 +29,14 @@ class _Watch:
 
     thread: int
     lag_s: float
-    calls: dict[str, str] = field(default_factory=dict)
-    """Blocking calls by the line that makes them."""
+    calls: set[tuple[str, str]] = field(default_factory=set)
+    """Blocking calls with the line that makes them."""
     long_steps: dict[str, float] = field(default_factory=dict)
     """Seconds of steps that took too long, by the line they stood at."""
     step_began: float | None = None
 
 
+_python_sleep = time.sleep
 _watched: list[_Watch] = []
 """Who is told of audit events; hooks cannot be removed, so that ours asks here."""
 
@@ -46,8 +47,6 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watched:
-        return
     for watch in _watched:
         if watch.step_began is not None and threading.get_ident() == watch.thread:
             _note(watch, event, arguments)
@@ -61,7 +60,15 @@ def _note(watch: _Watch, event: str, arguments: tuple[Any, ...]) -> None:
         # asyncio starts processes in the same way, and does not wait for them.
         blocks = not any("asyncio" in frame.f_globals.get("__name__", "") for frame in _frames())
     if blocks:
-        watch.calls.setdefault(_line(sys._getframe()), f"`{event}`")
+        watch.calls.add((event, _line(sys._getframe())))
+
+
+def _sleep(seconds: float) -> None:
+    # Python tells of it by an audit event of its own only from 3.13 on.
+    for watch in _watched:
+        if watch.step_began is not None and threading.get_ident() == watch.thread:
+            watch.calls.add(("time.sleep", _line(sys._getframe())))
+    _python_sleep(seconds)
 
 
 def _frames() -> Iterator[Any]:
@@ -102,10 +109,11 @@ async def blocking(subject: Subject) -> Finding:
             watch.long_steps = {
                 line: took for line, took in watch.long_steps.items() if line in again.long_steps
             }
-        for line, call in watch.calls.items():
-            problems[f"{call} blocks the event loop at {line}; {_WAYS_OUT}"] = None
+        for call, line in sorted(watch.calls):
+            problems[f"`{call}` blocks the event loop at {line}; {_WAYS_OUT}"] = None
+        called = {line for _, line in watch.calls}
         for line, took in watch.long_steps.items():
-            if line not in watch.calls:
+            if line not in called:
                 problems[
                     f"a step held up the event loop for {took:.2f} s, {watch.lag_s:g} s at most, at {line}; "
                     f"{_WAYS_OUT}"
@@ -144,23 +152,17 @@ def _looked_at(watch: _Watch) -> Iterator[None]:
 
     thread = threading.Thread(target=look, name="lag", daemon=True)
     _watched.append(watch)
+    time.sleep = _sleep
     thread.start()
     try:
         yield
     finally:
         is_over.set()
         thread.join()
+        time.sleep = _python_sleep
         _watched.remove(watch)
 
 
 def _line(frame: Any) -> str:
-    """The function of the task that a thread is in: the outermost frame below the SDK's own."""
-    found = ""
-    for frame_, number in traceback.walk_stack(frame):
-        name = frame_.f_globals.get("__name__", "")
-        if frame_.f_code.co_filename == _OURS:
-            continue
-        if name.startswith("agentrl_env_sdk.") and not name.startswith("agentrl_env_sdk.tasks"):
-            break
-        found = f"{frame_.f_code.co_filename}:{number} in {frame_.f_code.co_name}"
-    return found or "a line of the SDK"
+    """The line of the task that a thread is at."""
+    return authors_line([inner for inner, _ in traceback.walk_stack(frame)])

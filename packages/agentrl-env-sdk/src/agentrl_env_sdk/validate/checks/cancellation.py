@@ -1,6 +1,7 @@
 """An episode that is cancelled, wherever it stands, releases what it holds."""
 
 import asyncio
+import contextlib
 import gc
 import time
 from typing import Any
@@ -26,6 +27,7 @@ class _Cancelling(Stepper):
         super().__init__(coroutine)
         self._runner = runner
         self._point = point
+        self.asked = asyncio.Event()
         self.cancelling: asyncio.Task[None] | None = None
         self.cancelled_at = ""
 
@@ -33,6 +35,7 @@ class _Cancelling(Stepper):
         """Ask for the cancellation, which arrives while the coroutine waits here."""
         if self.num_points == self._point:
             self.cancelled_at = self.where
+            self.asked.set()
             self.cancelling = asyncio.create_task(self._runner.cancel(_ID))
 
 
@@ -82,27 +85,36 @@ async def _cancelled_at(subject: Subject, index: SampleIndex, script: list[Actio
 async def _run(
     subject: Subject, index: SampleIndex, script: list[Action], point: int | None
 ) -> tuple[_Cancelling, Runner]:
-    """Play a script until it ends or is cancelled."""
+    """Play a script until it ends, or for a while after it was cancelled."""
     runner = subject.runner(subject.variant())
     steppers: list[_Cancelling] = []
+    begun = asyncio.Event()
 
     def make(coroutine: Any) -> _Cancelling:
         steppers.append(_Cancelling(coroutine, runner, point))
+        begun.set()
         return steppers[-1]
 
     step_with(runner, make)
-    try:
-        async with asyncio.timeout(subject.settings.grace_s + runner.task.turn_timeout_s):
-            episode = await begin(runner, index, seed=SEED, session_id=_ID)
-            for action in script:
-                if episode.finished:
-                    break
-                await episode.act(action)
-            if point is None or steppers[0].cancelling is None:
-                await episode.cancel()
-    except (SessionError, TimeoutError):  # It was cancelled between two turns, or will not end.
-        pass
+    playing = asyncio.create_task(_play(runner, index, script))
+    await begun.wait()
+    asked = asyncio.create_task(steppers[0].asked.wait())
+    await asyncio.wait((playing, asked), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((playing,), timeout=subject.settings.grace_s)
+    for each in (playing, asked):
+        each.cancel()
+    await asyncio.wait((playing, asked))
     return steppers[0], runner
+
+
+async def _play(runner: Runner, index: SampleIndex, script: list[Action]) -> None:
+    with contextlib.suppress(SessionError):  # It may be cancelled between two turns.
+        episode = await begin(runner, index, seed=SEED, session_id=_ID)
+        for action in script:
+            if episode.finished:
+                break
+            await episode.act(action)
+        await episode.cancel()
 
 
 async def _left(before: Resources, grace_s: float) -> list[str]:

@@ -89,7 +89,10 @@ def _rule(openings: Sequence[Tokens], values: Sequence[Tokens]) -> str | None:
     for opening, value in zip(openings, values, strict=True):
         for rule in set(_rules_that_hold(opening, value)):
             counts[rule] = counts.get(rule, 0) + 1
-    best = max(counts, key=lambda rule: counts[rule], default=None)
+    # Of rules that are as good, the one that is the easiest to understand.
+    best = max(
+        counts, key=lambda rule: (counts[rule], rule.startswith("after"), -len(rule), rule), default=None
+    )
     return best if best is not None and counts[best] >= _SHARE * len(values) else None
 
 

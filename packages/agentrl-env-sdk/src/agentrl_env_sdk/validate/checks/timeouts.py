@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from agentrl_core import SampleIndex, SessionError
 from agentrl_env_sdk.isolation.processes import children_of
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
-from agentrl_env_sdk.validate.resources import descendants
+from agentrl_env_sdk.validate.resources import command_of, descendants
 from agentrl_env_sdk.validate.subject import SEED, Subject, judged
 
 _SAMPLES = 2
@@ -40,12 +41,26 @@ class _Stopper:
         self._thread = threading.Thread(target=self._watch, name="stopper", daemon=True)
 
     def __enter__(self) -> Self:
+        make = self._make = subprocess.Popen.__init__
+
+        def make_stopped(process: Any, *args: Any, **kwargs: Any) -> None:
+            make(process, *args, **kwargs)
+            self._stop(process.pid, command_of(process.pid))
+
+        # Those of this process are stopped before they can end, others as soon as they are seen.
+        subprocess.Popen.__init__ = make_stopped  # type: ignore[method-assign]
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        subprocess.Popen.__init__ = self._make  # type: ignore[method-assign]
         self._is_over.set()
         self._thread.join()
+
+    def _stop(self, pid: int, shown: str) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            self.stopped[pid] = shown
 
     def _watch(self) -> None:
         while not self._is_over.wait(_PAUSE_S):
@@ -55,9 +70,7 @@ class _Stopper:
                 spared.update(child for pid in self._spared for child in children_of(pid))
             for pid, shown in found.items():
                 if pid not in spared and pid not in self.stopped:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGSTOP)
-                        self.stopped[pid] = shown
+                    self._stop(pid, shown)
 
     def survivors(self) -> dict[int, str]:
         """Those that are there still and that nobody has tried to end."""
