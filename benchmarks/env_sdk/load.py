@@ -124,15 +124,17 @@ def published_worker(python: str, controller: str) -> Iterator[tuple[str, int]]:
         config.write_text(json.dumps({"talk": {"module": "published_tasks.Talk", "parameters": parameters}}))
         url = f"http://127.0.0.1:{port}/api"
         words = [python, "-m", "agentrl.worker", "talk", "-c", str(config), "-C", controller, "-s", url]
-        with _running([*words, "--host", "127.0.0.1", "-p", str(port)], PYTHONPATH=str(HERE)) as process:
+        words += ["--host", "127.0.0.1", "-p", str(port)]
+        # It logs each request to its output, which nobody would read.
+        with _running(words, out=subprocess.DEVNULL, PYTHONPATH=str(HERE)) as process:
             _wait_for(port, process)
             yield url, process.pid
 
 
 @contextlib.contextmanager
-def _running(words: list[str], **env: str) -> Iterator[subprocess.Popen[str]]:
+def _running(words: list[str], *, out: int = subprocess.PIPE, **env: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **env}
+        words, stdout=out, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **env}
     )
     try:
         yield process
