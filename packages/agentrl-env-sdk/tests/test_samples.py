@@ -44,12 +44,27 @@ async def test_a_named_sample_is_played():
     await runner.cancel_all()
 
 
-def test_a_name_that_comes_twice_is_refused():
-    with pytest.raises(ConfigError, match="two samples called `x`"):
-        Samples(a_task(train={"x": 1}, test={"x": 2}))
+@pytest.mark.parametrize(
+    ("splits", "name"),
+    [({"train": {"x": 1}, "test": {"x": 2}}, "x"), ({"train": 3, "test": {2: "two"}}, "2")],
+)
+def test_a_name_that_comes_twice_is_refused(splits, name):
+    with pytest.raises(ConfigError, match=f"two samples called `{name}`"):
+        Samples(a_task(**splits))
 
 
-@pytest.mark.parametrize("given", [-1, True, "text", 1.5, {1: "number"}])
+def test_samples_may_have_numbers_of_their_own():
+    samples = Samples(a_task(test={200: "a", -1: "b", "door": "c"}))
+    assert samples.splits == {"test": [200, -1, "door"]}
+    assert [samples.find(index) for index in (200, -1, "door", 0)] == [
+        ("test", "a"),
+        ("test", "b"),
+        ("test", "c"),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("given", [-1, True, "text", 1.5, {1.5: "number"}])
 def test_what_is_no_split_is_refused(given):
     with pytest.raises(ConfigError, match="count, a sequence or a mapping"):
         Samples(a_task(train=given))

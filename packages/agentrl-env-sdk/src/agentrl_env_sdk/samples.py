@@ -1,5 +1,6 @@
 """The samples of a task by index."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,9 +34,9 @@ class Samples:
             self.count += len(split.data)
         if self.count == 0:
             raise ConfigError(f"task `{task.task_name}` has no samples; set `splits`")
-        names = [index for indices in self.splits.values() for index in indices if isinstance(index, str)]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+        every = [index for indices in self.splits.values() for index in indices]
+        if len(set(every)) < len(every):
+            twice = next(index for index, times in Counter(every).items() if times > 1)
             raise ConfigError(f"task `{task.task_name}` has two samples called `{twice}`; rename one")
 
     def find(self, index: SampleIndex) -> tuple[str, Any] | None:
@@ -49,7 +50,7 @@ class Samples:
 class _Split:
     """A split whose samples have names, or count from `start`."""
 
-    def __init__(self, start: int, data: Sequence[Any] | Mapping[str, Any]) -> None:
+    def __init__(self, start: int, data: Sequence[Any] | Mapping[SampleIndex, Any]) -> None:
         self._start = start
         self.data = data
 
@@ -72,6 +73,6 @@ def _is_split(given: Any) -> bool:
     if isinstance(given, int):
         return given >= 0 and not isinstance(given, bool)
     if isinstance(given, Mapping):
-        return all(isinstance(name, str) for name in given)
+        return all(isinstance(name, str | int) for name in given)
     # Data sets of other libraries are sequences without being called so.
     return hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, str)

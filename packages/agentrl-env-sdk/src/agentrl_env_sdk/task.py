@@ -21,9 +21,9 @@ class Task:
 
     name: ClassVar[str] = ""
     """Name on the wire; the class's name in kebab-case where it is empty."""
-    splits: Mapping[str, int | Sequence[Any] | Mapping[str, Any]] = {"train": 1}
-    """Samples by split: how many, their data, or their data by name. Indices are the names, or count over
-    the splits in order."""
+    splits: Mapping[str, int | Sequence[Any] | Mapping[Any, Any]] = {"train": 1}
+    """Samples by split: how many, their data, or their data by name (or by number). Indices are the names, or
+    count over the splits in order."""
     tools: Sequence[Callable[..., Any] | BoundTool] = ()
     """Functions that the agent may call, beside the `@tool` methods."""
     system_prompt: str | None = None
