@@ -16,6 +16,8 @@ def main() -> None:
 
 @main.command()
 @click.argument("target")
+@click.argument("name", required=False)
+@click.option("--published", is_flag=True, help="Entry NAME of configuration TARGET is for `agentrl-worker`.")
 @click.option("--controller", help="The controller's API, such as http://127.0.0.1:5020/api.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on [a free one].")
@@ -24,6 +26,8 @@ def main() -> None:
 @click.option("--token", envvar="AGENTRL_TOKEN", help="Bearer token, asked for and sent.")
 def serve(
     target: str,
+    name: str | None,
+    published: bool,
     controller: str | None,
     host: str,
     port: int,
@@ -33,6 +37,8 @@ def serve(
 ) -> None:
     """Serve TARGET: file.py, file.py:Class or package.module:Class.
 
+    With --published, TARGET is a configuration whose entry NAME is a task written for the published SDK.
+
     Without --controller, agents talk to the worker directly.
     """
     from agentrl_core import ConfigError
@@ -41,7 +47,12 @@ def serve(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        task = load_task(target)
+        guest = None
+        if published:
+            from agentrl_env_sdk.published import load_published
+
+            guest = load_published(target, name)
+        task = guest or load_task(target)
         config = WorkerConfig(host=host, port=port, controller=controller, advertise=advertise, token=token)
 
         async def run() -> None:
@@ -49,7 +60,11 @@ def serve(
             worker = Worker(
                 runner, config, ready=lambda url: click.echo(f"Serving {task.task_name} on {url}")
             )
-            await worker.serve()
+            try:
+                await worker.serve()
+            finally:
+                if guest is not None:
+                    await guest.close()
 
         asyncio.run(run())
     except ConfigError as error:

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_core import CUSTOM_INDEX, SampleStatus
+from agentrl_env_sdk.published.environment.controller import close_controllers
 from agentrl_env_sdk.published.session import Session as PublishedSession
 from agentrl_env_sdk.published.task import Task as Published
 from agentrl_env_sdk.published.typings import AgentCancelledException, TaskOutput
 from agentrl_env_sdk.session import Session
 from agentrl_env_sdk.task import Task
+from agentrl_env_sdk.threads import call
 
 _PATIENCE_S = 4.0
 """How long a cancelled task may go on before it is cut short; the runner waits a second longer."""
@@ -84,9 +86,12 @@ class PublishedTask(Task):
         """The published task's summary of many results."""
         return self.published.calculate_overall([TaskOutput.model_validate(result) for result in results])
 
-    def release(self) -> None:
-        """Let go of what the published task holds."""
-        self.published.release()
+    async def close(self) -> None:
+        """Let go of what the published task holds, and of every environment that it has asked for."""
+        try:
+            await call(self.published.release)
+        finally:
+            await close_controllers()
 
 
 def _no_result(result: Any) -> str:

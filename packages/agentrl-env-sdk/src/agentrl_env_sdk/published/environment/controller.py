@@ -1,15 +1,29 @@
 """What a task calls to get environments for its sessions, from the loop or from a thread."""
 
 import asyncio
+import logging
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
 
+_log = logging.getLogger("agentrl_env_sdk")
+
 Result = TypeVar("Result")
 
 Started = tuple[str, dict[str, str], dict[str, str]]
 """A session's id, and its environments' ids and URLs by subtype."""
+
+_CONTROLLERS: "weakref.WeakSet[EnvironmentController]" = weakref.WeakSet()
+
+
+async def close_controllers() -> None:
+    """Release every environment of every controller in this process."""
+    closed = await asyncio.gather(*(each.close() for each in list(_CONTROLLERS)), return_exceptions=True)
+    for fault in closed:
+        if isinstance(fault, BaseException):
+            _log.error("environments are left over", exc_info=fault)
 
 
 class EnvironmentController:
@@ -26,6 +40,7 @@ class EnvironmentController:
         self.delegation = delegation
         self._loop: asyncio.AbstractEventLoop | None = None
         delegation.controller = self
+        _CONTROLLERS.add(self)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
