@@ -7,6 +7,10 @@ from importlib.metadata import version
 
 import click
 
+from agentrl_env_sdk.commands.play import play
+from agentrl_env_sdk.commands.replay import replay
+from agentrl_env_sdk.commands.validate import validate
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("agentrl-env-sdk"), prog_name="agentrl-env")
@@ -72,22 +76,6 @@ def serve(
         sys.exit(1)
 
 
-@main.command()
-@click.argument("target")
-@click.option("--index", type=int, help="Sample to play [the split's first].")
-@click.option("--split", help="Split to take it from [the first].")
-@click.option("--seed", type=int, help="Seed of the episode [the sample's own].")
-def play(target: str, index: int | None, split: str | None, seed: int | None) -> None:
-    """Play TARGET by hand: you are the agent.
-
-    Type a call such as `guess number=5` or `guess {"number": 5}`, or any text to say it. End with Ctrl-D.
-    """
-    from agentrl_core import ConfigError
-    from agentrl_env_sdk.play import play_by_hand
-    from agentrl_env_sdk.target import load_task
-
-    try:
-        asyncio.run(play_by_hand(load_task(target), index=index, split=split, seed=seed))
-    except ConfigError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+main.add_command(play)
+main.add_command(replay)
+main.add_command(validate)

@@ -156,7 +156,7 @@ def _step(action: Message | None, seen: Observation) -> Step:
 
 def _difference(one: Step, other: Step) -> str | None:
     for place, (said, says) in enumerate(zip(one.messages, other.messages, strict=False), start=1):
-        if said.to_wire() != says.to_wire():
+        if _compared(said) != _compared(says):
             return f"message {place}: {_shown(said)}, now {_shown(says)}"
     if len(one.messages) != len(other.messages):
         return f"{len(one.messages)} messages, now {len(other.messages)}"
@@ -168,6 +168,11 @@ def _difference(one: Step, other: Step) -> str | None:
         error = other.metrics.get("error")
         return f"status: {one.status}, now {other.status}{f' ({error})' if error else ''}"
     return None
+
+
+def _compared(message: Message) -> dict[str, Any]:
+    """A message without the fields that are there and empty."""
+    return {name: value for name, value in message.to_wire().items() if value is not None}
 
 
 def _equal(one: float, other: float) -> bool:

@@ -244,6 +244,8 @@ def choose(runner: Runner, *, index: SampleIndex | None, split: str | None) -> S
     indices: Sequence[SampleIndex] = splits[split] if split is not None else _first(splits.values())
     if index is None:
         return indices[0]
+    if runner.samples.find(index) is None and runner.samples.find(str(index)) is not None:
+        index = str(index)  # a name that consists of digits
     if runner.samples.find(index) is None or (split is not None and index not in indices):
         where = f"split `{split}`" if split else "the task"
         raise ConfigError(f"{where} has no sample {index!r}")

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from agentrl_core import SampleIndex
+from agentrl_core import ConfigError, SampleIndex
 
 _WIDTH = 15
 
@@ -97,6 +98,20 @@ class Report:
         suites = ElementTree.Element("testsuites")
         suites.append(suite)
         return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+    def write(self, *, json_file: Path | None = None, junit_file: Path | None = None) -> None:
+        """Write it to files.
+
+        Raises:
+            ConfigError: one cannot be written.
+        """
+        for path, text in ((json_file, self.to_json), (junit_file, self.to_junit)):
+            if path is None:
+                continue
+            try:
+                path.write_text(text(), encoding="utf-8", errors="replace")
+            except OSError as error:
+                raise ConfigError(f"cannot write the report to `{path}`: {error.strerror}") from error
 
     def table(self) -> str:
         """The report for a terminal."""
