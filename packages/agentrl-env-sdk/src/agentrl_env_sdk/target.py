@@ -1,29 +1,118 @@
-"""Finds the task that a person names: `file.py`, `file.py:Class` or `package.module:Class`."""
+"""Finds the task that a person names: `file.py`, `package.module`, a class of either, or a configuration."""
 
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from agentrl_core import ConfigError
+from agentrl_env_sdk.config import is_config, load_config, load_entry
 from agentrl_env_sdk.task import Task
 
 
-def load_task(target: str) -> Task:
+def load_task(target: str, entry: str | None = None) -> Task:
     """The task of a target.
 
+    Args:
+        target: code, or a configuration.
+        entry: name in the configuration; its only one where it is absent.
+
     Raises:
-        ConfigError: the code cannot be imported, or it holds no task or several.
+        ConfigError: the code cannot be imported, or it holds no task or several; or the configuration is
+            wrong or has no such entry.
     """
+    if is_config(target):
+        return _configured(Path(target), entry)
+    if entry is not None:
+        raise ConfigError(
+            f"`{target}` is no configuration and has no entry `{entry}`; name a class with a colon"
+        )
+    where, name = _parts(target)
+    return _make(_choose(_module(where), where, name), where, {})
+
+
+def sources_of(target: str, entry: str | None = None) -> list[Path]:
+    """Folders with the code of a target, to be watched for changes.
+
+    Raises:
+        ConfigError: the configuration is wrong or has no such entry.
+    """
+    if not is_config(target):
+        return [_folder(_parts(target)[0], Path.cwd())]
+    path = Path(target).absolute()
+    module, _ = load_entry(path, _entry(path, entry))
+    where, _ = _configured_parts(module, path)
+    return list(dict.fromkeys([path.parent, _folder(where, path.parent)]))
+
+
+def _folder(where: str, beside: Path) -> Path:
+    if where.endswith(".py"):
+        return Path(where).absolute().parent
+    _make_importable(Path.cwd())
+    _make_importable(beside)
+    spec = importlib.util.find_spec(where.partition(".")[0])
+    origin = None if spec is None else spec.origin
+    if origin is not None:
+        return Path(origin).parent
+    return (
+        Path(next(iter(spec.submodule_search_locations)))
+        if spec and spec.submodule_search_locations
+        else beside
+    )
+
+
+def _parts(target: str) -> tuple[str, str]:
+    """File or module, and the class if one is named."""
     where, _, name = target.partition(":") if not target.endswith(".py") else (target, "", "")
-    chosen = _choose(_module(where), where, name)
+    return where, name
+
+
+def _configured(path: Path, entry: str | None) -> Task:
+    name = _entry(path, entry)
+    module, parameters = load_entry(path, name)
+    _make_importable(path.absolute().parent)
+    where, chosen = _configured_parts(module, path)
     try:
-        return chosen()
+        return _make(_choose(_module(where), where, chosen), where, parameters)
+    except ConfigError as error:
+        hint = (
+            f"\nA task that is written for the published SDK is served by `serve --published {path} {name}`."
+        )
+        raise ConfigError(f"{error}{hint if 'agentrl.worker' in str(error) else ''}") from error
+
+
+def _configured_parts(module: str, path: Path) -> tuple[str, str]:
+    """File or module, and the class, of `package.module.Class`, `package.module:Class` or `file.py:Class`."""
+    if ":" in module or module.endswith(".py"):
+        where, name = _parts(module)
+        return (str(path.parent / where) if where.endswith(".py") else where), name
+    where, _, name = module.rpartition(".")
+    if not where:
+        raise ConfigError(f"`module` in `{path}` must be `package.module.Class`, got `{module}`")
+    return where, name
+
+
+def _entry(path: Path, entry: str | None) -> str:
+    if entry is not None:
+        return entry
+    known = list(load_config(path))
+    if len(known) != 1:
+        names = ", ".join(f"`{name}`" for name in known) or "nothing"
+        raise ConfigError(f"`{path}` has {names}; name the entry to take after it")
+    return known[0]
+
+
+def _make(chosen: type[Task], where: str, parameters: Mapping[str, Any]) -> Task:
+    try:
+        return chosen(**parameters)
     except Exception as error:
-        message = f"`{chosen.__name__}()` of `{where}` fails:\n{_traceback(error)}"
+        given = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
+        message = f"`{chosen.__name__}({given})` of `{where}` fails:\n{_traceback(error)}"
         raise ConfigError(message) from error
 
 
@@ -50,7 +139,7 @@ def _module(where: str) -> ModuleType:
 
 
 def _import_module(where: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
+    _make_importable(Path.cwd())
     return importlib.import_module(where)
 
 
@@ -61,9 +150,14 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.absolute()))
+    _make_importable(path.absolute().parent)
     spec.loader.exec_module(module)
     return module
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def _traceback(error: BaseException) -> str:

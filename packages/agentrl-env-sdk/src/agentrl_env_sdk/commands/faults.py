@@ -10,13 +10,13 @@ from agentrl_core import ConfigError
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def told(*, exit_code: int = 1) -> Iterator[None]:
     """Ends the program with a line in place of a traceback where the input is wrong."""
     try:
         yield
     except ConfigError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(exit_code)
 
 
 class Index(click.ParamType):
