@@ -270,10 +270,11 @@ def _serving(controller: Controller, folder: Path) -> Iterator[Serve]:
         *,
         name: str = "",
         to: Controller = controller,
+        module: str = "their_tasks",
         **parameters: Any,
     ) -> Worker:
         name = name or f"{kind.lower()}-{secrets.token_hex(4)}"
-        task = {"module": f"their_tasks.{kind}", "parameters": {"name": name, "concurrency": concurrency}}
+        task = {"module": f"{module}.{kind}", "parameters": {"name": name, "concurrency": concurrency}}
         task["parameters"] |= parameters
         worker = Worker(folder, to, over, name, task)
         workers.append(worker)
