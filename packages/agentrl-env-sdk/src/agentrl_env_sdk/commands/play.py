@@ -9,13 +9,21 @@ from agentrl_env_sdk.commands.faults import Index, told
 
 @click.command()
 @click.argument("target")
+@click.argument("entry", required=False)
 @click.option("--index", type=Index(), help="Sample to play [the split's first].")
 @click.option("--split", help="Split to take it from [the first].")
 @click.option("--seed", type=int, help="Seed of the episode [the sample's own].")
 @click.option(
     "--in-process", is_flag=True, help='Play tasks with `isolation = "process"` here, to see :state.'
 )
-def play(target: str, index: int | str | None, split: str | None, seed: int | None, in_process: bool) -> None:
+def play(
+    target: str,
+    entry: str | None,
+    index: int | str | None,
+    split: str | None,
+    seed: int | None,
+    in_process: bool,
+) -> None:
     """Play TARGET by hand: you are the agent.
 
     Type a call such as `guess number=5` or `guess {"number": 5}`, or any text to say it. Lines that begin
@@ -26,7 +34,7 @@ def play(target: str, index: int | str | None, split: str | None, seed: int | No
     from agentrl_env_sdk.target import load_task
 
     with told():
-        task = load_task(target)
+        task = load_task(target, entry)
         if in_process:
             task.isolation = "thread"
         asyncio.run(play_by_hand(task, index=index, split=split, seed=seed))

@@ -11,6 +11,7 @@ from agentrl_env_sdk.commands.faults import told
 
 @click.command()
 @click.argument("target")
+@click.argument("entry", required=False)
 @click.option("--oracle", help="Plays TARGET best: module:function or file.py:function [its own `oracle`].")
 @click.option("--only", multiple=True, metavar="CHECK", help="Run this check; may be repeated [all].")
 @click.option("--skip", multiple=True, metavar="CHECK", help="Leave this check out; may be repeated.")
@@ -22,6 +23,7 @@ from agentrl_env_sdk.commands.faults import told
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the report as JUnit XML.")
 def validate(
     target: str,
+    entry: str | None,
     oracle: str | None,
     only: tuple[str, ...],
     skip: tuple[str, ...],
@@ -41,7 +43,7 @@ def validate(
     from agentrl_env_sdk.validate.loading import load_oracle
 
     with told():
-        task = load_task(target)
+        task = load_task(target, entry)
         found = load_oracle(oracle) if oracle else None
         settings = Settings(num_samples=samples, split=split)
         report = asyncio.run(

@@ -140,12 +140,16 @@ class Subject:
     @property
     def where(self) -> str:
         """The samples in words."""
-        count = len(self.samples)
-        return f"sample {self.samples[0]!r}" if count == 1 else f"{count} samples"
+        return counted(len(self.samples), "sample")
 
 
 Check = Callable[[Subject], Any]
 """Looks at one property of a task; returns a `Finding` when awaited."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def judged(

@@ -16,7 +16,7 @@ from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.places import authors_line
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.stepping import Stepper, step_with
-from agentrl_env_sdk.validate.subject import SEED, Subject, judged, skipped
+from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged, skipped
 
 _SAMPLES = 2
 _WAYS_OUT = "await an async version of it, or make the method a plain `def`, which runs on a thread"
@@ -118,9 +118,7 @@ async def blocking(subject: Subject) -> Finding:
                     f"a step held up the event loop for {took:.2f} s, {watch.lag_s:g} s at most, at {line}; "
                     f"{_WAYS_OUT}"
                 ] = None
-    did = (
-        f"played {len(samples)} samples on a watched event loop, {subject.settings.lag_s:g} s a step at most"
-    )
+    did = f"played {counted(len(samples), 'sample')} on a watched event loop, {subject.settings.lag_s:g} s a step at most"
     return judged("blocking", did, list(problems))
 
 

@@ -12,7 +12,7 @@ from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.resources import Resources, own_temporary_folder
 from agentrl_env_sdk.validate.stepping import Stepper, step_with
-from agentrl_env_sdk.validate.subject import SEED, Subject, judged
+from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged
 from agentrl_env_sdk.worker.runner import Runner
 
 _ID = "cancelled"
@@ -55,8 +55,8 @@ async def cancellation(subject: Subject) -> Finding:
                     problems.append(f"sample {index!r}, {problem}")
                     break  # What hangs or leaks at one point mostly does at the next.
     did = (
-        f"cancelled episodes of {len(samples)} samples at {num_points} await points and counted slots, "
-        "threads, processes, descriptors and temporary files"
+        f"cancelled {counted(len(samples), 'sample')} at {counted(num_points, 'await point')} and counted "
+        "slots, threads, processes, descriptors and temporary files"
     )
     return judged("cancellation", did, problems)
 

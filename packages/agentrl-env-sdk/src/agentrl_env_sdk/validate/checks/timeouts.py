@@ -15,7 +15,7 @@ from agentrl_env_sdk.isolation.processes import children_of
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.resources import command_of, descendants
-from agentrl_env_sdk.validate.subject import SEED, Subject, judged
+from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged
 
 _SAMPLES = 2
 _PAUSE_S = 0.001
@@ -98,9 +98,8 @@ async def timeouts(subject: Subject) -> Finding:
             ] = None
         stopper.kill()
     seen = ", ".join(f"`{shown}`" for shown in commands)
-    did = (
-        f"stopped every process that {len(subject.samples[:_SAMPLES])} episodes started until their time-out"
-    )
+    episodes = counted(len(subject.samples[:_SAMPLES]), "episode")
+    did = f"stopped every process that {episodes} started until the time-out"
     return judged("timeouts", f"{did}: {seen}" if seen else f"{did}: they started none", list(problems))
 
 
