@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -222,7 +223,7 @@ def test_the_processes_count_their_ports_on_and_no_token_is_an_argument():
         (first, "7000", "http://me:9000/api"),
         (second, "7001", "http://me:9001/api"),
     ):
-        given = dict(zip(command, command[1:], strict=False))
+        given = dict(itertools.pairwise(command))
         assert (given["--port"], given["--advertise"]) == (port, advertised)
         assert (given["--concurrency"], given["--ca"]) == ("5", "ca.pem")
         assert "secret" not in command
