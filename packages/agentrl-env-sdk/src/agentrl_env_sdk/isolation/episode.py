@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl_core import Message
 from agentrl_env_sdk.content import plain
-from agentrl_env_sdk.isolation.processes import adopt_orphans, die_with_parent
+from agentrl_env_sdk.processes import adopt_orphans, die_with_parent
 from agentrl_env_sdk.session import Exchange
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.worker.runner import Runner

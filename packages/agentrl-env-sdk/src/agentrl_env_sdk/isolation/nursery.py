@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from agentrl_env_sdk.isolation.processes import adopt_orphans, children_of, kill_tree
+from agentrl_env_sdk.processes import adopt_orphans, children_of, kill_tree
 
 Body = Callable[[socket.socket], None]
 """What a forked process does with its socket."""
