@@ -9,6 +9,7 @@ import pytest
 
 from agentrl_core import ConfigError
 from agentrl_env_sdk.scaffold import create
+from agentrl_env_sdk.target import load_task
 
 COMMAND = str(Path(sys.executable).parent / "agentrl-env")
 
@@ -77,6 +78,16 @@ def test_it_is_played_and_stepped_back(package):
     )
     assert "'asked': 'a'" in played.stdout
     assert "played again" not in played.stdout
+
+
+def test_an_installed_task_is_found_by_its_name(package, tmp_path, monkeypatch):
+    installed = tmp_path / "sea_words-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: sea-words\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text("[agentrl_env.tasks]\nsea-words = sea_words:SeaWords\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(package / "src")
+    assert load_task("sea-words").task_name == "sea-words"
 
 
 @pytest.mark.parametrize(

@@ -723,26 +723,28 @@ async def test_samples_come_from_all_splits_or_from_one():
     assert Subject(Split(), settings=Settings(split="test")).samples == ["a", "b", "c"]
 
 
-async def test_a_task_that_asks_for_processes_is_checked_in_processes():
-    class Apart(Word):
-        isolation = "process"
+class Apart(Word):
+    isolation = "process"
 
+
+async def test_a_task_that_asks_for_processes_is_checked_in_processes():
+    settings = Settings(num_samples=2, grace_s=10.0)
+    only = ["same-seed", "no-leaks", "oracle", "payloads", "blocking", "cancellation"]
+    report = await validate(Apart(), only=only, settings=settings)
+    verdicts = {finding.check: str(finding.verdict) for finding in report.findings}
+    assert verdicts == dict.fromkeys(only, "passed") | {"blocking": "skipped"}, report.table()
+
+
+async def test_a_process_of_an_episode_s_process_goes_with_it():
+    class Running(Apart):
         @tool
         def read(self, session: Session) -> str:
             """Read the word."""
-            subprocess.run([sys.executable, "-c", "pass"], check=True)
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(0.2)"], check=True)
             return str(session.sample)
 
-    settings = Settings(num_samples=2, timeout_s=0.5, grace_s=10.0)
-    report = await validate(Apart(), only=["oracle", "no-leaks", "blocking", "timeouts"], settings=settings)
-    verdicts = {finding.check: str(finding.verdict) for finding in report.findings}
-    assert verdicts == {
-        "no-leaks": "passed",
-        "oracle": "passed",
-        "blocking": "skipped",
-        "timeouts": "passed",
-    }, report.table()
-    assert "-c pass" in report.finding("timeouts").did
+    finding = await passing("timeouts", Running(), Settings(num_samples=1, timeout_s=0.6, grace_s=10.0))
+    assert "time.sleep(0.2)" in finding.did
 
 
 def test_temporary_files_of_others_are_not_counted():

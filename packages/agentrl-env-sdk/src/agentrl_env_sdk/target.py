@@ -6,6 +6,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from agentrl_core import ConfigError
 from agentrl_env_sdk.config import is_config, load_config, load_entry
 from agentrl_env_sdk.task import Task
+
+_ENTRY_POINTS = "agentrl_env.tasks"
+"""Group in which packages name their tasks: `name = "package.module:Class"`."""
 
 
 def load_task(target: str, entry: str | None = None) -> Task:
@@ -67,7 +71,9 @@ def _folder(where: str, beside: Path) -> Path:
 
 
 def _parts(target: str) -> tuple[str, str]:
-    """File or module, and the class if one is named."""
+    """File or module, and the class if one is named; an installed package may have a short name for both."""
+    for installed in entry_points(group=_ENTRY_POINTS, name=target):
+        return installed.module, installed.attr
     where, _, name = target.partition(":") if not target.endswith(".py") else (target, "", "")
     return where, name
 

@@ -30,6 +30,10 @@ class Task:
     """A system message before the first one."""
     optimum: float | None = None
     """Best mean success that any agent can reach."""
+    reward_range: tuple[float, float] = (-1.0, 1.0)
+    """Least and greatest return of an episode, for `agentrl-env validate`."""
+    answer_is_shown: bool = False
+    """Whether the right answer stands in the prompt by design, as where a word is to be copied."""
     concurrency: int = 64
     """Episodes that a worker plays at the same time."""
     max_turns: int = 32

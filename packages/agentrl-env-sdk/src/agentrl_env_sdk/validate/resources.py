@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl_env_sdk.isolation.processes import children_of
+from agentrl_env_sdk.processes import children_of
 
 _POOL_THREAD = "task"
 """Name of the SDK's own threads, which are kept for the next episode."""

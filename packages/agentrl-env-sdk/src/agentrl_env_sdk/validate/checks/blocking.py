@@ -118,7 +118,8 @@ async def blocking(subject: Subject) -> Finding:
                     f"a step held up the event loop for {took:.2f} s, {watch.lag_s:g} s at most, at {line}; "
                     f"{_WAYS_OUT}"
                 ] = None
-    did = f"played {counted(len(samples), 'sample')} on a watched event loop, {subject.settings.lag_s:g} s a step at most"
+    played = counted(len(samples), "sample")
+    did = f"played {played} on a watched event loop, {subject.settings.lag_s:g} s a step at most"
     return judged("blocking", did, list(problems))
 
 

@@ -38,7 +38,7 @@ class _Case:
 
 async def prompt(subject: Subject) -> Finding:
     """Look for the oracle's last action in what the agent sees first."""
-    if getattr(subject.task, "answer_is_shown", False):
+    if subject.task.answer_is_shown:
         return skipped("prompt", "the task declares that its answer is shown (`answer_is_shown`)")
     if subject.oracle is None:
         return skipped("prompt", "it takes an oracle to know the answers")

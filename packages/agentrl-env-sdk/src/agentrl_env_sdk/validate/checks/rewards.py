@@ -7,8 +7,6 @@ from typing import Any
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.subject import Play, Subject, judged
 
-_DEFAULT_RANGE = (-1.0, 1.0)
-
 
 async def errors(subject: Subject) -> Finding:
     """No episode ends as a failure of the task."""
@@ -24,7 +22,7 @@ async def errors(subject: Subject) -> Finding:
 
 async def rewards(subject: Subject) -> Finding:
     """Rewards are finite, returns and scores are in range, and metrics are JSON."""
-    low, high = getattr(subject.task, "reward_range", _DEFAULT_RANGE)
+    low, high = subject.task.reward_range
     problems: dict[str, None] = {}
     returns = []
     for agent in subject.agents:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentrl_core import SampleIndex, SessionError
-from agentrl_env_sdk.isolation.processes import children_of
+from agentrl_env_sdk.processes import children_of
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.resources import command_of, descendants
