@@ -39,6 +39,76 @@ class _Cancelling(Stepper):
             self.cancelling = asyncio.create_task(self._runner.cancel(_ID))
 
 
+class _Bench:
+    """One sample whose episode is played again and again, cancelled at another point each time.
+
+    Args:
+        subject: the task.
+        index: the sample.
+        script: what the agent does.
+    """
+
+    def __init__(self, subject: Subject, index: SampleIndex, script: list[Action]) -> None:
+        self.runner = subject.runner(subject.variant())
+        self._index = index
+        self._script = script
+        self._grace_s = subject.settings.grace_s
+        self._point: int | None = None
+        self._begun = asyncio.Event()
+        self._stepper: _Cancelling | None = None
+        step_with(self.runner, self._make)
+
+    async def run(self, point: int | None) -> _Cancelling:
+        """Play the script until it ends, or for a while after it was cancelled."""
+        self._point = point
+        self._begun.clear()
+        playing = asyncio.create_task(self._play())
+        await self._begun.wait()
+        stepper = self._stepper
+        assert stepper is not None
+        asked = asyncio.create_task(stepper.asked.wait())
+        await asyncio.wait((playing, asked), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((playing,), timeout=self._grace_s)
+        for each in (playing, asked):
+            each.cancel()
+        await asyncio.wait((playing, asked))
+        if stepper.cancelling is not None:
+            await asyncio.wait([stepper.cancelling], timeout=self._grace_s)
+        return stepper
+
+    async def problem_at(self, point: int) -> str | None:
+        """What is wrong once the episode was cancelled at an await point."""
+        left: list[str] = []
+        place = ""
+        for _ in range(2):  # What is made once and kept is no leak; what is left each time is.
+            before = Resources.now()
+            stepper = await self.run(point)
+            place = f"cancelled at {stepper.cancelled_at or 'its end'}"
+            if not stepper.is_over or self.runner.sessions:
+                return (
+                    f"{place}: it goes on after {self._grace_s:g} s and keeps its slot; let "
+                    "`asyncio.CancelledError` pass, and wait for nothing while it does"
+                )
+            left = await _left(before, self._grace_s)
+            if not left:
+                return None
+        return f"{place}: {', '.join(left)} is left; release it in `teardown` or in a `finally`"
+
+    def _make(self, coroutine: Any) -> _Cancelling:
+        self._stepper = _Cancelling(coroutine, self.runner, self._point)
+        self._begun.set()
+        return self._stepper
+
+    async def _play(self) -> None:
+        with contextlib.suppress(SessionError):  # It may be cancelled between two turns.
+            episode = await begin(self.runner, self._index, seed=SEED, session_id=_ID)
+            for action in self._script:
+                if episode.finished:
+                    break
+                await episode.act(action)
+            await episode.cancel()
+
+
 async def cancellation(subject: Subject) -> Finding:
     """Cancel an episode at each of its await points in turn and see what is left of it."""
     problems: list[str] = []
@@ -46,11 +116,11 @@ async def cancellation(subject: Subject) -> Finding:
     samples = subject.samples[:_SAMPLES]
     with own_temporary_folder():
         for index in samples:
-            script = await subject.script(index)
-            whole, _ = await _run(subject, index, script, None)  # What is made once and kept is made here.
+            bench = _Bench(subject, index, await subject.script(index))
+            whole = await bench.run(None)  # What is made once and kept is made here.
             for point in _spread(whole.num_points, subject.settings.max_await_points):
                 num_points += 1
-                problem = await _cancelled_at(subject, index, script, point)
+                problem = await bench.problem_at(point)
                 if problem is not None:
                     problems.append(f"sample {index!r}, {problem}")
                     break  # What hangs or leaks at one point mostly does at the next.
@@ -59,62 +129,6 @@ async def cancellation(subject: Subject) -> Finding:
         "slots, threads, processes, descriptors and temporary files"
     )
     return judged("cancellation", did, problems)
-
-
-async def _cancelled_at(subject: Subject, index: SampleIndex, script: list[Action], point: int) -> str | None:
-    """What is wrong once an episode was cancelled at an await point."""
-    left: list[str] = []
-    place = ""
-    for _ in range(2):  # What is made once and kept is no leak; what is left each time is.
-        before = Resources.now()
-        stepper, runner = await _run(subject, index, script, point)
-        place = f"cancelled at {stepper.cancelled_at or 'its end'}"
-        if stepper.cancelling is not None:
-            await asyncio.wait([stepper.cancelling], timeout=subject.settings.grace_s)
-        if not stepper.is_over or runner.sessions:
-            return (
-                f"{place}: it goes on after {subject.settings.grace_s:g} s and keeps its slot; let "
-                "`asyncio.CancelledError` pass, and wait for nothing while it does"
-            )
-        left = await _left(before, subject.settings.grace_s)
-        if not left:
-            return None
-    return f"{place}: {', '.join(left)} is left; release it in `teardown` or in a `finally`"
-
-
-async def _run(
-    subject: Subject, index: SampleIndex, script: list[Action], point: int | None
-) -> tuple[_Cancelling, Runner]:
-    """Play a script until it ends, or for a while after it was cancelled."""
-    runner = subject.runner(subject.variant())
-    steppers: list[_Cancelling] = []
-    begun = asyncio.Event()
-
-    def make(coroutine: Any) -> _Cancelling:
-        steppers.append(_Cancelling(coroutine, runner, point))
-        begun.set()
-        return steppers[-1]
-
-    step_with(runner, make)
-    playing = asyncio.create_task(_play(runner, index, script))
-    await begun.wait()
-    asked = asyncio.create_task(steppers[0].asked.wait())
-    await asyncio.wait((playing, asked), return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.wait((playing,), timeout=subject.settings.grace_s)
-    for each in (playing, asked):
-        each.cancel()
-    await asyncio.wait((playing, asked))
-    return steppers[0], runner
-
-
-async def _play(runner: Runner, index: SampleIndex, script: list[Action]) -> None:
-    with contextlib.suppress(SessionError):  # It may be cancelled between two turns.
-        episode = await begin(runner, index, seed=SEED, session_id=_ID)
-        for action in script:
-            if episode.finished:
-                break
-            await episode.act(action)
-        await episode.cancel()
 
 
 async def _left(before: Resources, grace_s: float) -> list[str]:
