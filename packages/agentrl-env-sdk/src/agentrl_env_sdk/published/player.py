@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_core import CUSTOM_INDEX, SampleStatus
-from agentrl_env_sdk.published.environment.controller import close_controllers
+from agentrl_env_sdk.published.environment.controller import adopt_loop, close_controllers
 from agentrl_env_sdk.published.session import Session as PublishedSession
 from agentrl_env_sdk.published.task import Task as Published
 from agentrl_env_sdk.published.typings import AgentCancelledException, TaskOutput
@@ -46,6 +46,7 @@ class PublishedTask(Task):
         """Play an episode."""
         played = PublishedSession(session.id, session)
         played.loop = asyncio.get_running_loop()
+        adopt_loop()
         played.offer(self.published.tools)
         playing = asyncio.create_task(self._play(session, played))
         try:

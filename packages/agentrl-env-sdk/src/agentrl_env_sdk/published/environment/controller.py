@@ -26,6 +26,13 @@ async def close_controllers() -> None:
             _log.error("environments are left over", exc_info=fault)
 
 
+def adopt_loop() -> None:
+    """Let the `sync_` methods of controllers whose task has not said otherwise run on this loop."""
+    loop = asyncio.get_running_loop()
+    for controller in list(_CONTROLLERS):
+        controller.offer_loop(loop)
+
+
 class EnvironmentController:
     """Environments by session; drivers derive from it.
 
@@ -44,14 +51,20 @@ class EnvironmentController:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Where the `sync_` methods run; a task may set it, the first use on a loop does otherwise."""
+        """Where the `sync_` methods run; a task may set it, its first sample does otherwise."""
         if self._loop is None:
-            raise RuntimeError("set `loop` in `start_sample`, or call a method there, before any `sync_` one")
+            raise RuntimeError(
+                "set `loop` before any `sync_` method is called; nobody has played a sample yet"
+            )
         return self._loop
 
     @loop.setter
     def loop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+
+    def offer_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set `loop` unless the task has."""
+        self._loop = self._loop or loop
 
     async def start_session(
         self, subtypes: list[str] | str, immutable: bool = True, **kwargs: Any
