@@ -139,11 +139,21 @@ def this_process() -> str:
     return json.dumps([os.uname().nodename, os.getpid(), _began(os.getpid())])
 
 
+def is_alive(owner: str) -> bool:
+    """Whether a process of this machine, by the name that it signs with, still runs.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    host, pid, began = json.loads(owner)
+    return host == os.uname().nodename and _began(pid) == began
+
+
 def is_abandoned(lease: Lease) -> bool:
     """Whether its owner is dead, or has not renewed it in time."""
-    host, pid, began = json.loads(lease.owner)
+    host, _, _ = json.loads(lease.owner)
     if host == os.uname().nodename and _PROC.exists():
-        return _began(pid) != began
+        return not is_alive(lease.owner)
     return lease.expires < time.time()
 
 

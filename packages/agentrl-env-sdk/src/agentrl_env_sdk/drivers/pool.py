@@ -97,21 +97,20 @@ class Environments:
         self._owner = this_process()
         self._names: set[str] = set()
         self._works: set[asyncio.Task[object]] = set()
-        self._renewing: asyncio.Task[None] | None = None
+        self._caring: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> "Environments":
-        await self.start()
+        self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def start(self) -> None:
-        """End what dead owners left, and look after the leases from now on."""
-        if self._renewing is None:
-            await reap(self._driver, self._leases)
-            self._renewing = asyncio.create_task(self._renew())
+    def start(self) -> None:
+        """Look after the leases from now on, those that dead owners left among them."""
+        if self._caring is None:
+            self._caring = asyncio.create_task(self._care())
 
     async def close(self) -> None:
         """End everything."""
@@ -125,9 +124,9 @@ class Environments:
                 self._end(kind, instance)
         while self._works:
             await asyncio.wait(self._works)
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+        if self._caring is not None:
+            self._caring.cancel()
+            await asyncio.wait([self._caring])
         await self._driver.close()
         await self._leases.close()
 
@@ -164,7 +163,7 @@ class Environments:
                 await asyncio.shield(ending)
 
     async def _take(self, kind: _Kind) -> _Instance:
-        await self.start()
+        self.start()
         if self._is_closed:
             raise EnvironmentFailedError("the environments have been closed")
         waiter = kind.reserve()
@@ -257,7 +256,9 @@ class Environments:
         finally:
             self._names.discard(name)
 
-    async def _renew(self) -> None:
+    async def _care(self) -> None:
+        """End what dead owners left, then renew what is ours, again and again."""
+        await reap(self._driver, self._leases)
         while True:
             await asyncio.sleep(_RENEWAL_S)
             try:
@@ -278,7 +279,12 @@ class Environments:
 async def reap(driver: Driver, leases: Leases) -> list[str]:
     """End what owners have left that died, or lost touch; returns the names."""
     ended: list[str] = []
-    for lease in await leases.all():
+    try:
+        found = await leases.all()
+    except Exception as error:
+        _log.warning("leases of environments cannot be read: %s", error)
+        return ended
+    for lease in found:
         if lease.kind == driver.kind and is_abandoned(lease):
             try:
                 await driver.destroy(lease.name)

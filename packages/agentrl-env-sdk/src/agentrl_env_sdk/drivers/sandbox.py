@@ -62,11 +62,14 @@ class Sandbox:
         self.isolation = held - {"network"} if network else held
         self.home = HOME if tool == "bwrap" else str(folder)
         self.env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": self.home, "LANG": "C.UTF-8", **env}
+        self._is_first = tool == "unshare"
         self._prefix = {"bwrap": self._bwrap, "unshare": self._unshare}.get(tool, list)()
 
     def command(self, *words: str) -> list[str]:
         """A command line that runs the words inside."""
-        return [*_dies_with_parent(), *self._prefix, "sh", "-c", f'{self._ulimits()}exec "$@"', "sh", *words]
+        # The first process of a namespace that has no other first one gets no signals but from outside.
+        proceed = '"$@"\nexit $?' if self._is_first else 'exec "$@"'
+        return [*_dies_with_parent(), *self._prefix, "sh", "-c", self._ulimits() + proceed, "sh", *words]
 
     @property
     def folder(self) -> Path:
@@ -105,19 +108,20 @@ class Sandbox:
         return words if self._network else [*words, "--net"]
 
 
-class Running:
-    """A process of a sandbox, ended with all that it started.
+class LocalProcess:
+    """A process of a sandbox, ended with all that it started."""
 
-    Attributes:
-        process: what asyncio knows of it.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, sandbox: Sandbox) -> None:
-        self.process = process
-        self._sandbox = sandbox
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._stdin = process.stdin
+        self.stdout = process.stdout
+        self.stderr = process.stderr
 
     @classmethod
-    async def start(cls, sandbox: Sandbox, *words: str) -> "Running":
+    async def start(cls, sandbox: Sandbox, *words: str) -> "LocalProcess":
         """Start a command with pipes to it."""
         pipe = asyncio.subprocess.PIPE
         starting = asyncio.create_task(
@@ -132,20 +136,33 @@ class Running:
             )
         )
         try:
-            return cls(await asyncio.shield(starting), sandbox)
+            return cls(await asyncio.shield(starting))
         except asyncio.CancelledError:
-            starting.add_done_callback(lambda done: done.exception() or cls(done.result(), sandbox).kill())
+            starting.add_done_callback(lambda done: done.exception() or cls(done.result()).kill())
             raise
+
+    async def write(self, data: bytes) -> None:
+        """Give it input."""
+        self._stdin.write(data)
+        await self._stdin.drain()
+
+    def close_input(self) -> None:
+        """Let it read the end of its input."""
+        self._stdin.close()
+
+    async def wait(self) -> int:
+        """Its exit code, when it has ended; negative for a signal."""
+        return await self._process.wait()
 
     def kill(self) -> None:
         """End it at once."""
-        if self.process.returncode is None:
-            kill_tree(self.process.pid)
+        if self._process.returncode is None:
+            kill_tree(self._process.pid)
 
     async def end(self) -> None:
         """End it, and wait until it is gone."""
         self.kill()
-        await self.process.wait()
+        await self._process.wait()
 
 
 @functools.cache
