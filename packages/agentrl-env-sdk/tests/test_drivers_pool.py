@@ -58,7 +58,7 @@ def leases(tmp_path):
 
 async def test_no_more_than_the_limit_and_in_the_order_of_asking(leases):
     driver, order = Fake(), []
-    async with Environments(driver, [Subtype("box", concurrency=2)], leases=leases) as environments:
+    async with Environments(driver, [Subtype("box", concurrency=1)], leases=leases) as environments:
 
         async def use(number):
             async with environments.lease("box"):
@@ -66,10 +66,8 @@ async def test_no_more_than_the_limit_and_in_the_order_of_asking(leases):
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(use(number) for number in range(10)))
-        # Two start at the same time, and either may be there first.
-        assert all(abs(place - number) <= 1 for place, number in enumerate(order))
-        assert driver.made == 10
-        assert driver.most <= 2
+        assert order == list(range(10))
+        assert (driver.made, driver.most) == (10, 1)
     assert driver.alive == set()
 
 
