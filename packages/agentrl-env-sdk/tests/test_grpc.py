@@ -67,6 +67,7 @@ class Controller(ControllerServicer):
     def __init__(self, *, token=None, credentials=None, port=0):
         self.streams = asyncio.Queue()
         self.num_refused = 0
+        self.is_quiet = False
         self._token = token
         self._server = grpc.aio.server(options=OPTIONS)
         add_ControllerServicer_to_server(self, self._server)
@@ -87,13 +88,17 @@ class Controller(ControllerServicer):
         if self._token and ("authorization", f"Bearer {self._token}") not in context.invocation_metadata():
             self.num_refused += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
+        if not self.is_quiet:
+            await context.send_initial_metadata(())
         stream = Stream(context)
         self.streams.put_nowait(stream)
         reading = asyncio.create_task(self._read(request_iterator, stream))
         broken = asyncio.create_task(stream.broken.wait())
-        await asyncio.wait([reading, broken], return_when=asyncio.FIRST_COMPLETED)
-        reading.cancel()
-        broken.cancel()
+        try:
+            await asyncio.wait([reading, broken], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reading, broken):
+                task.cancel()
         if stream.broken.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "it breaks")
 
@@ -162,6 +167,13 @@ async def test_a_heartbeat_says_who_the_worker_is(controller, address):
     assert json.loads(beat.splits_json) == {"train": [0, 1, 2], "test": [3, 4]}
     async with asyncio.timeout(WAIT_S):
         assert await stream.beats.get() == beat
+
+
+async def test_a_controller_that_says_nothing_before_it_asks_is_spoken_to_first(runner, controller):
+    controller.is_quiet = True
+    async with working(runner, controller):
+        stream = await controller.stream()
+        assert (await stream.ask("worker_status"))[1] == {"concurrency": 2, "current": 0}
 
 
 async def test_an_episode_is_played_over_the_stream(controller, address):

@@ -40,6 +40,8 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 """A controller waits about ten seconds for a worker to come back."""
 _STABLE_S = 5.0
+_LET_IN_S = 0.5
+"""How long to wait for the controller to open its side; some do so with their first message alone."""
 _FLUSH_S = 2.0
 _ENVELOPE_BYTES = 512
 """Room for what surrounds a body."""
@@ -123,12 +125,15 @@ class StreamLink:
             self._notices[envelope.id] = envelope
             self._put(envelope)
 
-    async def close(self) -> None:
+    async def flush(self) -> None:
         """Send what is still to be sent, if a stream is open."""
         if self._is_connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FLUSH_S):
                     await self._empty.wait()
+
+    async def close(self) -> None:
+        """Give up on what nobody can be answered any more."""
         for request in self._requests:
             request.cancel()
 
@@ -138,6 +143,7 @@ class StreamLink:
             call: Call = ControllerStub(channel).WorkerStream(metadata=self._metadata or None)
             try:
                 await call.wait_for_connection()
+                await _be_let_in(call)
                 self._resume()
                 await _first(self._read(call, log), self._write(call, log))
             except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
@@ -266,6 +272,13 @@ def _response(envelope_id: str, answer: Answer) -> WorkerStreamEnvelope:
     if answer.finish is not None:
         response.finish = answer.finish
     return envelope
+
+
+async def _be_let_in(call: Call) -> None:
+    """Wait for the controller's answer before anything is written, or a refusal could not be read."""
+    opened = asyncio.ensure_future(call.initial_metadata())
+    opened.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([opened], timeout=_LET_IN_S)
 
 
 async def _first(*works: Awaitable[None]) -> None:

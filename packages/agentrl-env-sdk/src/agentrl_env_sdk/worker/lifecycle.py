@@ -164,7 +164,7 @@ class Worker:
         # Sessions get a moment to be torn down, but a task that hangs does not keep the process.
         await _first(self._runner.cancel_all(), asyncio.sleep(_CANCEL_TIMEOUT_S))
         if self._link is not None:
-            await self._link.close()
+            await self._link.flush()
         self._lag.stop()
         stop.over.set()
         if server is not None:
@@ -172,6 +172,8 @@ class Worker:
             server.force_exit = bool(self._runner.sessions)
         await serving
         await _end(works)
+        if self._link is not None:
+            await self._link.close()
 
     def _server(self) -> _Server:
         app = app_of(self._runner, self._routes, self._statistics, token=self._config.token)

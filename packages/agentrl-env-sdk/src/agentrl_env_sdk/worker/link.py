@@ -31,8 +31,12 @@ class Link(Protocol):
         """Tell that a cancelled session has ended."""
         ...
 
+    async def flush(self) -> None:
+        """Deliver what is still to be delivered, within reason, while `run` goes on."""
+        ...
+
     async def close(self) -> None:
-        """Deliver what is still to be delivered, within reason, and let go."""
+        """Let go, after `run` has ended."""
         ...
 
 
@@ -124,6 +128,9 @@ class HttpLink:
         reason = await self._post("cancel_notice", b"null", **{SESSION_HEADER: str(session_id)})
         if reason is not None:
             _log.warning("the controller does not take cancel notices: %s", reason)
+
+    async def flush(self) -> None:
+        """Nothing waits here."""
 
     async def close(self) -> None:
         """Close the connections."""
