@@ -83,3 +83,41 @@ def test_the_folders_of_the_code_are_known_without_loading_it(folder):
     assert sources_of(str(folder / "tasks.yaml"), "file") == [folder]
     (folder / "broken.py").write_text("def broken(:\n")
     assert sources_of(str(folder / "broken.py")) == [folder]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\n", "holds no class that derives from `Task`"),
+        (
+            "from agentrl_env_sdk import Task\nclass A(Task): pass\nclass B(Task): pass\n",
+            "several tasks, A, B; name one",
+        ),
+        ("import agentrl_env_sdk\nraise RuntimeError('no luck')\n", "(?s)cannot be imported:.*no luck"),
+        ("raise SystemExit(3)\n", "(?s)cannot be imported:.*SystemExit: 3"),
+        ("def broken(:\n", "SyntaxError"),
+        (
+            "from agentrl_env_sdk import Task\nclass A(Task):\n    def __init__(self, x): pass\n",
+            r"(?s)`A\(\)` of .* fails:.*missing 1 required positional argument: 'x'",
+        ),
+    ],
+)
+def test_a_file_that_holds_no_task_says_why(tmp_path, monkeypatch, code, message):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "odd.py"
+    path.write_text(code)
+    with pytest.raises(ConfigError, match=message):
+        load_task(str(path))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_file.py", "there is no file `no_such_file.py`"),
+        ("agentrl_env_sdk.tasks.guess:Gess", "has no task class `Gess`; it has Guess"),
+        ("no_such_package:Task", "No module named 'no_such_package'"),
+    ],
+)
+def test_a_wrong_target_says_what_is_wrong(target, message):
+    with pytest.raises(ConfigError, match=message):
+        load_task(target)
