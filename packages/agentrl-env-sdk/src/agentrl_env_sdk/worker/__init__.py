@@ -1,7 +1,10 @@
-"""Serves a task: one session table, an HTTP transport, heartbeats to a controller.
+"""Serves a task: one session table, two transports to it, and a link to a controller.
 
-controller or agent --HTTP--> create_app --> Runner --> Task.run
-Worker --heartbeats--> controller
+    agent, controller --HTTP--> Front --\
+                                         Routes -> Runner -> Task.run
+    controller --stream--> StreamLink --/
+    Worker --heartbeats, cancel notices--> HttpLink or StreamLink --> controller
+    Crew -> several processes with a Worker each
 """
 
 from agentrl_env_sdk.worker.lifecycle import Worker, WorkerConfig

@@ -176,6 +176,8 @@ class Worker:
             await self._link.close()
 
     def _server(self) -> _Server:
+        if self._config.token is None and not _is_local(self._config.host):
+            _log.warning("whoever reaches %s may play; give a --token", self._config.host)
         app = app_of(self._runner, self._routes, self._statistics, token=self._config.token)
         return _Server(app, self._config)
 
@@ -270,6 +272,13 @@ async def _end(works: Sequence["asyncio.Task[None]"]) -> None:
 def _is_wildcard(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
