@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from agentrl_core import ConfigError, Message
 from agentrl_env_sdk.conversation import converse
@@ -19,7 +19,7 @@ class Task:
     override `run` and talk to the agent with `await session.action(...)`.
     """
 
-    name: ClassVar[str] = ""
+    name: str = ""
     """Name on the wire; the class's name in kebab-case where it is empty."""
     splits: Mapping[str, int | Sequence[Any] | Mapping[Any, Any]] = {"train": 1}
     """Samples by split: how many, their data, or their data by name (or by number). Indices are the names, or

@@ -35,6 +35,7 @@ class IsolatedTask(Task):
 
         self._inner = task
         self._limit = episode.MAX_LINE_BYTES
+        self.name = task.task_name
         self.splits = task.splits
         self.optimum = task.optimum
         self.concurrency = task.concurrency
@@ -46,11 +47,6 @@ class IsolatedTask(Task):
         self._ended: dict[int, asyncio.Future[int]] = {}
         self._loops: list[asyncio.AbstractEventLoop] = []
         weakref.finalize(self, _close, self._nursery, self._loops)
-
-    @property
-    def task_name(self) -> str:
-        """The name on the wire."""
-        return self._inner.task_name
 
     def calculate_overall(self, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The task's own summary."""
