@@ -65,6 +65,8 @@ async def test_the_published_routes_have_their_published_shapes(http):
         ("interact", {"session_id": 404, "messages": []}, 400, "session 404 is unknown here"),
         ("interact", {"messages": []}, 400, "name the session"),
         ("interact", {"session_id": 1, "messages": "hi"}, 422, "`messages`"),
+        ("start_sample", {"index": 0, "session_id": "a\r\nX: y"}, 400, "printable ASCII, got 'a\\r\\nX: y'"),
+        ("fork", {"session_id": 404}, 400, "session 404 is unknown here"),
         ("cancel", {"session_id": 404}, 400, "session 404 is unknown here"),
         ("start_sample", b"{", 422, "the body is no JSON"),
     ],

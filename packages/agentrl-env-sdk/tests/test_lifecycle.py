@@ -157,6 +157,8 @@ async def test_a_task_that_blocks_the_loop_is_named_and_measured(counter, caplog
             {"controller": "c:5020"},
             "must begin with one of http://, https://, grpc://, grpcs://, got `c:5020`",
         ),
+        ({"token": " "}, "the token must be printable ASCII and not empty"),
+        ({"advertise": "me:5021"}, "must be the URL of the worker's API, got `me:5021`"),
         ({"tls_cert": "c.pem"}, "a certificate needs its key"),
         ({"controller": "http://c/api", "host": "::"}, "a controller cannot reach `::`"),
     ],

@@ -68,6 +68,14 @@ class WorkerConfig:
         if controller is not None and not controller.startswith(_SCHEMES):
             rule = f"must begin with one of {', '.join(_SCHEMES)}"
             raise ConfigError(f"the controller's address {rule}, got `{controller}`")
+        if self.token is not None and not (
+            self.token.isascii() and self.token.isprintable() and self.token.strip()
+        ):
+            raise ConfigError(
+                "the token must be printable ASCII and not empty; leave it away to ask for none"
+            )
+        if self.advertise is not None and not self.advertise.startswith(("http://", "https://")):
+            raise ConfigError(f"--advertise must be the URL of the worker's API, got `{self.advertise}`")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("a certificate needs its key and a key its certificate; give both of them")
         if controller and not self.opens_stream and not self.advertise and _is_wildcard(self.host):

@@ -164,7 +164,7 @@ class Routes:
         named = body.session_id
         session_id, exchange = await self._runner.start(
             body.index,
-            session_id=named if named is not None else ask.session_id,
+            session_id=_checked(named if named is not None else ask.session_id),
             custom_task=body.custom_task,
             seed=body.seed,
             request_id=ask.request_id,
@@ -197,7 +197,7 @@ class Routes:
         body = _parse(ForkBody, ask.body)
         fork_id, exchange = await self._runner.fork(
             _session_id(body.session_id, ask),
-            fork_id=body.fork_id,
+            fork_id=_checked(body.fork_id),
             request_id=ask.request_id,
             deadline_s=ask.deadline_s,
         )
@@ -318,6 +318,14 @@ def _parse(model: type[_Model], body: bytes) -> _Model:
     except (ValueError, RecursionError) as error:
         raise _NoJsonError(f"the body is no JSON: {error}") from error
     return model.model_validate(plain(content) if isinstance(content, dict) else content)
+
+
+def _checked(session_id: SessionId | None) -> SessionId | None:
+    """A new session's id, which has to stand in a header."""
+    if isinstance(session_id, str) and not (session_id.isascii() and session_id.isprintable()):
+        message = f"`session_id` must be a number or printable ASCII, got {session_id[:100]!r}"
+        raise SessionError(message, code=ErrorCode.BAD_REQUEST)
+    return session_id
 
 
 def _session_id(named: SessionId | None, ask: Ask) -> SessionId:
