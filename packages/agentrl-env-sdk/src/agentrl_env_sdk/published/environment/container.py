@@ -4,14 +4,36 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from agentrl_env_sdk.drivers import Subtype
+from agentrl_env_sdk.drivers import Driver, Environment, Subtype
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
 
 EXCLUSIVE = ".exclusive"
 """Ends the name of a kind whose instances belong to one session each."""
 _UNLIMITED = 2**31
+_START_S = 600.0
+"""How long an instance may take to be there; an image may have to be pulled first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An instance that exists."""
+
+    environment: Environment
+    """The instance."""
+    host: str
+    """Where it answers."""
+    env: Mapping[str, str]
+    """Variables that it was made with."""
+
+
+class DelegatedDriver(Driver, Protocol):
+    """A driver that makes what a delegation describes, and knows what it has made."""
+
+    def find(self, name: str) -> Made | None:
+        """An instance."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +89,13 @@ def kinds_of(delegation: EnvironmentDelegation, *, instances: int | None = None)
                 sharing=sharing or _UNLIMITED,
                 reuse=reuse or _UNLIMITED,
                 lifetime_s=_UNLIMITED,
+                start_timeout_s=_START_S,
             )
         )
         longest = delegation.get_max_execution_time(name)
-        kinds.append(Subtype(name + EXCLUSIVE, concurrency=_UNLIMITED, lifetime_s=longest))
+        kinds.append(
+            Subtype(name + EXCLUSIVE, concurrency=_UNLIMITED, lifetime_s=longest, start_timeout_s=_START_S)
+        )
     return kinds
 
 

@@ -5,26 +5,25 @@ import shlex
 import uuid
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl_core import ConfigError
-from agentrl_env_sdk.drivers import Driver, Environment, Environments, Leases, Shell, Subtype
+from agentrl_env_sdk.drivers import Environment, Environments, Leases, Shell, Subtype
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError
-from agentrl_env_sdk.published.environment.container import EXCLUSIVE, Wish, url_of, variant, wishing
+from agentrl_env_sdk.published.environment.container import (
+    EXCLUSIVE,
+    DelegatedDriver,
+    Made,
+    Wish,
+    url_of,
+    variant,
+    wishing,
+)
 from agentrl_env_sdk.published.environment.controller import EnvironmentController, Started
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
-from agentrl_env_sdk.published.environment.standins import host_of
 
 _OUTPUT_BYTES = 16 << 20
 """Output of a command that is kept; published drivers have no limit."""
-
-
-class FindingDriver(Driver, Protocol):
-    """A driver that knows its instances."""
-
-    def find(self, name: str) -> tuple[Environment, dict[str, str]] | None:
-        """An instance and its variables."""
-        ...
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class LeasedController(EnvironmentController):
     def __init__(
         self,
         delegation: EnvironmentDelegation,
-        driver: FindingDriver,
+        driver: DelegatedDriver,
         kinds: list[Subtype],
         *,
         leases: Leases | None = None,
@@ -90,9 +89,7 @@ class LeasedController(EnvironmentController):
                         held.environments[name] = await stack.enter_async_context(
                             self._environments.lease(kind)
                         )
-            urls = {
-                name: url_of(self.delegation, name, host_of(each)) for name, each in held.environments.items()
-            }
+            urls = {name: self._url_of(name, each) for name, each in held.environments.items()}
             if self.delegation.has_homepage():
                 await self._add_homepage(held, urls, kwargs)
             held.stack = stack.pop_all()
@@ -130,7 +127,7 @@ class LeasedController(EnvironmentController):
             TimeoutError: it did not end in time.
             EnvironmentFailedError: there is no such environment, or it runs no commands.
         """
-        environment, _ = self._find(environment_id)
+        environment = self._find(environment_id).environment
         words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
         done = await environment.run(shlex.join(words), timeout_s=timeout, output_bytes=_OUTPUT_BYTES)
         if done.timed_out:
@@ -143,7 +140,7 @@ class LeasedController(EnvironmentController):
         old = self._shells.pop(environment_id, None)
         if old is not None:
             await old.close()
-        environment, _ = self._find(environment_id)
+        environment = self._find(environment_id).environment
         self._shells[environment_id] = await environment.shell()
 
     async def execute_shell(self, environment_id: str, command: str, timeout: int = 30) -> bytes:
@@ -164,7 +161,7 @@ class LeasedController(EnvironmentController):
 
     async def get_env_variables(self, environment_id: str) -> dict[str, str]:
         """Variables that the environment was made with."""
-        return dict(self._find(environment_id)[1])
+        return dict(self._find(environment_id).env)
 
     async def close(self) -> None:
         """Release every environment."""
@@ -177,7 +174,10 @@ class LeasedController(EnvironmentController):
         with wishing(Wish(arguments, self.delegation.get_homepage_envs(dict(urls)))):
             lease = self._environments.lease(name + EXCLUSIVE)
             held.environments[name] = await held.stack.enter_async_context(lease)
-        urls[name] = url_of(self.delegation, name, host_of(held.environments[name]))
+        urls[name] = self._url_of(name, held.environments[name])
+
+    def _url_of(self, subtype: str, environment: Environment) -> str:
+        return url_of(self.delegation, subtype, self._find(environment.name).host)
 
     def _set_timer(self, session_id: str, held: _Held) -> None:
         if held.timer is not None:
@@ -190,7 +190,7 @@ class LeasedController(EnvironmentController):
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
-    def _find(self, environment_id: str) -> tuple[Environment, dict[str, str]]:
+    def _find(self, environment_id: str) -> Made:
         found = self._driver.find(environment_id)
         if found is None:
             raise EnvironmentFailedError(f"environment {environment_id} does not exist, or has ended")

@@ -12,7 +12,7 @@ from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers import Environment, Subtype
 from agentrl_env_sdk.drivers.process import ProcessDriver
 from agentrl_env_sdk.drivers.services import Server
-from agentrl_env_sdk.published.environment.container import container_of, kind_of, ports_of, url_of
+from agentrl_env_sdk.published.environment.container import Made, container_of, kind_of, ports_of, url_of
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
 from agentrl_env_sdk.published.environment.servers import (
     MARIADB_PORT,
@@ -33,6 +33,7 @@ _SERVICES = {
     "valkey": "redis",
 }
 """What stands in for an image, by its name without registry and tag."""
+_LOOPBACK = "127.0.0.1"
 _CHOICES = ("mariadb", "redis", "directory")
 
 
@@ -67,11 +68,11 @@ class StandIns:
         self._folder = folder or Path(tempfile.gettempdir()) / f"agentrl-environments-{os.getuid()}"
         self._directories = ProcessDriver(self._folder)
         self._servers: dict[str, Server] = {}
-        self._environments: dict[str, tuple[Environment, dict[str, str]]] = {}
+        self._made: dict[str, Made] = {}
 
-    def find(self, name: str) -> tuple[Environment, dict[str, str]] | None:
-        """An instance and its variables."""
-        return self._environments.get(name)
+    def find(self, name: str) -> Made | None:
+        """An instance."""
+        return self._made.get(name)
 
     async def create(self, subtype: Subtype, name: str) -> Environment:
         """Make an instance, and let the delegation prepare it."""
@@ -79,20 +80,21 @@ class StandIns:
         attrs = await self._describe(kind, name)
         env = {key: str(value) for key, value in attrs["Env"].items()}
         service = self._services.get(kind) or _SERVICES.get(_image_name(attrs["Image"]), "directory")
+        host = _LOOPBACK
         if service == "directory":
             environment: Environment = await self._directories.create(
                 replace(subtype, name=kind, env=env), name
             )
         else:
-            environment = await self._serve(service, kind, name, attrs, env)
-        self._environments[name] = environment, env
-        host = host_of(environment)
+            environment = server = await self._serve(service, kind, name, attrs, env)
+            host = server.host
+        self._made[name] = Made(environment, host, env)
         await self._delegation.post_create_docker_container(kind, name, url_of(self._delegation, kind, host))
         return environment
 
     async def destroy(self, name: str) -> None:
         """End an instance; a server of a dead owner has died with it, and its directory goes here."""
-        self._environments.pop(name, None)
+        self._made.pop(name, None)
         server = self._servers.pop(name, None)
         if server is not None:
             await server.stop()
@@ -100,7 +102,7 @@ class StandIns:
 
     async def close(self) -> None:
         """End everything."""
-        for name in [*self._servers, *self._environments]:
+        for name in [*self._servers, *self._made]:
             await self.destroy(name)
         await self._directories.close()
 
@@ -126,11 +128,6 @@ class StandIns:
         _log.info("%s for `%s` of `%s` on %s:%d", service, kind, self._delegation.get_name(), host, port)
         await server.start()
         return ServerEnvironment(name, host, port, server)
-
-
-def host_of(environment: Environment) -> str:
-    """Where an instance answers."""
-    return str(getattr(environment, "host", "127.0.0.1"))
 
 
 def _image_name(image: str) -> str:
