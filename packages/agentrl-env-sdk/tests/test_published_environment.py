@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -310,6 +311,35 @@ async def test_sessions_share_the_server_and_nothing_in_it(ledger):
     assert len({held.environments["mysql"].name for held in controller._held.values()}) == 1
     await runner.cancel_all()
     assert controller._held == {}
+
+
+@pytest.mark.skipif(shutil.which("redis-server", path=PATH) is None, reason="needs redis-server")
+async def test_a_redis_stands_in_for_its_image(make):
+    class Cache(Boxes):
+        def get_subtypes(self) -> list[str]:
+            return ["cache", "box"]
+
+        def get_service_port(self, subtype: str) -> int | None:
+            return None
+
+        def get_container_images(self) -> dict[str, str]:
+            return {"cache": "docker.io/library/redis:7-alpine", "box": "redis"}
+
+        async def post_create_docker_container(self, *told: str) -> None:
+            self.prepared.append(told)
+
+    controller = make(Cache(), services={"box": "directory"})
+    session_id, ids, hosts = await controller.start_session(["cache", "box"])
+    reader, writer = await asyncio.open_connection(hosts["cache"], 6379)
+    writer.write(b"SET a 5\r\nGET a\r\n")
+    assert [await reader.readline() for _ in range(3)] == [b"+OK\r\n", b"$1\r\n", b"5\r\n"]
+    writer.close()
+    assert await controller.execute_command(ids["box"], "pwd") == (0, ANY, b"")
+    with pytest.raises(EnvironmentFailedError, match="no commands"):
+        await controller.execute_command(ids["cache"], "pwd")
+    await controller.end_session(session_id)
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection(hosts["cache"], 6379)
 
 
 KILLED = """
