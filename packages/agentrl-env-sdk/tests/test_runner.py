@@ -810,3 +810,22 @@ async def test_a_sessions_sync_code_keeps_to_one_thread_from_setup_to_teardown(c
     await runner.cancel_all()
     assert [len(seen) for seen in threads.values()] == [1] * 5
     assert len(set.union(*threads.values())) == 5
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_runner_that_is_closed_ends_its_episodes_first_and_lets_the_task_go(counter, is_async):
+    closed = []
+
+    class Holder(type(counter)):
+        def close(self):
+            closed.append(len(self.torn_down))
+
+    class AsyncHolder(type(counter)):
+        async def close(self):
+            closed.append(len(self.torn_down))
+
+    runner = Runner(AsyncHolder() if is_async else Holder())
+    await runner.start(0)
+    await runner.start(1)
+    await runner.close()
+    assert closed == [2]

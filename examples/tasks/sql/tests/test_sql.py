@@ -106,7 +106,7 @@ def test_mariadb_gives_the_same_answers():
                     await episode.play(OracleAgent(task.oracle))
                     assert episode.metrics["score"] == 1.0, index
         finally:
-            await task._environments.close()
+            await task.close()
 
     asyncio.run(main())
 

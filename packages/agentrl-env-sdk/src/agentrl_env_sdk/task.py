@@ -54,6 +54,9 @@ class Task:
     def teardown(self, session: Session) -> None:
         """Release what the episode holds; always called at its end; sync or async."""
 
+    def close(self) -> Any:
+        """Release what the task holds for all episodes; called once, when its worker stops; sync or async."""
+
     async def run(self, session: Session) -> None:
         """Play an episode: by default a conversation of tool calls after `setup`."""
         said = await call(self.setup, session)

@@ -113,6 +113,11 @@ class Sql(Task):
         if "database" in session.state:
             await session.state["database"].close()
 
+    async def close(self) -> None:
+        """Stop the server, if there is one."""
+        if self._environments is not None:
+            await self._environments.close()
+
     def oracle(self, session: Session) -> Plan:
         """The statement that the question was made from, and its result."""
         question: Question = session.state["question"]

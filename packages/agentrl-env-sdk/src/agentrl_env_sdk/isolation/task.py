@@ -52,6 +52,10 @@ class IsolatedTask(Task):
         """The task's own summary."""
         return self._inner.calculate_overall(results)
 
+    def close(self) -> Any:
+        """Let the task go; its processes have copies of it."""
+        return self._inner.close()
+
     async def run(self, session: Session) -> None:
         """Carry an episode's exchanges to its process and back."""
         custom = session.sample if session.index == CUSTOM_INDEX else None

@@ -170,7 +170,7 @@ class Worker:
         await _first(serving, *works, stop.gently.wait())
         await _first(self._drain(), stop.now.wait())
         # Sessions get a moment to be torn down, but a task that hangs does not keep the process.
-        await _first(self._runner.cancel_all(), asyncio.sleep(_CANCEL_TIMEOUT_S))
+        await _first(self._runner.close(), asyncio.sleep(_CANCEL_TIMEOUT_S))
         if self._link is not None:
             await self._link.flush()
         self._lag.stop()

@@ -209,6 +209,11 @@ class Runner:
         """End every episode."""
         await asyncio.gather(*(self.cancel(session_id) for session_id in list(self._live)))
 
+    async def close(self) -> None:
+        """End every episode, and let go of what the task holds."""
+        await self.cancel_all()
+        await call(self.task.close)
+
     async def wait_until_empty(self) -> None:
         """Wait until no episode is being played."""
         while self._live:
