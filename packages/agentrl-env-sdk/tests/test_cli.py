@@ -91,7 +91,7 @@ def test_play_ends_cleanly_where_the_input_does(task_file):
     assert played.stdout.endswith("cancelled\n")
 
 
-async def test_a_worker_registers_with_its_controller_and_keeps_on(task_file):
+async def test_a_worker_registers_with_its_controller(task_file):
     beats: asyncio.Queue = asyncio.Queue()
 
     async def receive(request):
@@ -107,8 +107,7 @@ async def test_a_worker_registers_with_its_controller_and_keeps_on(task_file):
     port = server.addresses[0][1]
     with Served(task_file, "--controller", f"http://127.0.0.1:{port}/api", "--concurrency", "3") as served:
         async with asyncio.timeout(20):
-            first, second = await beats.get(), await beats.get()
-        assert first == second
+            first = await beats.get()
         assert first["name"] == "my-task"
         assert first["address"] in served.line
         assert first["concurrency"] == 3
