@@ -47,6 +47,9 @@ async def test_each_lease_has_a_database_of_its_own(databases):
             await rows(theirs, f"SELECT x FROM {one.database}.t")
         with pytest.raises(Exception, match="denied"):
             await connect(one, password="wrong")
+        for password in ("", one.password):
+            with pytest.raises(Exception, match="denied"):
+                await connect(one, user="root", password=password, db=None)
         assert one.url() == f"mysql://{one.user}:{one.password}@127.0.0.1:{one.port}/{one.database}"
         with pytest.raises(EnvironmentFailedError, match="no commands"):
             await one.run("true")

@@ -149,7 +149,8 @@ class MariaDb(Server):
         script.touch(mode=0o600)
         script.write_text(
             f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{self.password}';\n"
-            f"CREATE USER IF NOT EXISTS 'root'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
+            # The installer has left one there that needs no password.
+            f"CREATE OR REPLACE USER 'root'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
             "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
         )
 
