@@ -49,7 +49,7 @@ async def test_each_lease_has_a_database_of_its_own(databases):
             await connect(one, password="wrong")
         for password in ("", one.password):
             with pytest.raises(Exception, match="denied"):
-                await connect(one, user="root", password=password, db=None)
+                await connect(one, user="root", password=password)
         assert one.url() == f"mysql://{one.user}:{one.password}@127.0.0.1:{one.port}/{one.database}"
         with pytest.raises(EnvironmentFailedError, match="no commands"):
             await one.run("true")
