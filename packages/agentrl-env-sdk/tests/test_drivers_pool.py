@@ -165,6 +165,59 @@ def test_a_cancel_at_any_point_leaves_nothing_and_keeps_nobody_waiting(tmp_path,
     asyncio.run(check())
 
 
+class InMemory:
+    """Leases whose every call gives way once, so that a cancel can be aimed at each await."""
+
+    def __init__(self):
+        self.kept = {}
+
+    async def write(self, leases):
+        await asyncio.sleep(0)
+        self.kept |= {lease.name: lease for lease in leases}
+
+    async def remove(self, name):
+        await asyncio.sleep(0)
+        self.kept.pop(name, None)
+
+    async def all(self):
+        return list(self.kept.values())
+
+    async def close(self):
+        pass
+
+
+async def test_a_cancel_at_each_await_in_turn_leaves_nothing():
+    ends = []
+    for steps in range(200):
+        driver, leases = Fake(), InMemory()
+        async with Environments(driver, [Subtype("box", concurrency=1)], leases=leases) as environments:
+
+            async def use(environments=environments):
+                async with environments.lease("box"):
+                    await asyncio.sleep(0)
+
+            using = asyncio.create_task(use())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            using.cancel()
+            await asyncio.wait([using])
+            async with asyncio.timeout(10):
+                await use()  # Its place is free again.
+        assert (driver.alive, leases.kept) == (set(), {}), f"after {steps} steps"
+        ends.append(using.cancelled())
+        if not using.cancelled():
+            break
+    assert len(ends) > 6
+    assert ends == [True] * (len(ends) - 1) + [False]  # Every point up to the end was cut once.
+
+
+async def test_directories_of_another_machine_are_left_to_it(leases):
+    gone = '["elsewhere", 1, "5"]'
+    await leases.write([Lease("there", "manual", gone, 0.0)])
+    assert await reap(ManualDriver({"web": ["http://one"]}), leases) == []
+    assert [lease.name for lease in await leases.all()] == ["there"]
+
+
 async def test_closing_wakes_those_in_line(leases):
     driver = Fake()
     environments = Environments(driver, [Subtype("box", concurrency=1)], leases=leases)

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -87,22 +88,34 @@ async def test_a_command_that_takes_too_long_ends_with_its_children(environments
         await until(lambda: not (matching("sleep\x007301") or matching("sleep\x007302")))
 
 
-async def test_what_a_command_leaves_running_ends_with_it(environments):
-    if not environments_isolates_processes():
-        pytest.skip("without namespaces, a daemon escapes")
+async def test_what_a_command_leaves_running_ends_with_it(environments, tool):
     async with environments.lease("box") as box:
-        await box.run("setsid sleep 7303 >/dev/null 2>&1 & sleep 0.1")
-        await until(lambda: not matching("sleep\x007303"))
+        # A daemon that has begun says so; it is in a session of its own, and its parent has ended.
+        await box.run("setsid sh -c 'echo up > up; sleep 7303' >/dev/null 2>&1 & until [ -s up ]; do :; done")
+        assert await box.get("up") == b"up\n"
+        assert matching("sleep\x007303") == []
 
 
-def environments_isolates_processes() -> bool:
-    return sandboxes._namespaces() != ""
+async def test_daemons_of_a_dead_owner_are_ended_where_there_are_no_namespaces(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandboxes, "_namespaces", lambda: "")
+    box = await ProcessDriver(tmp_path).create(Subtype("box"), "agentrl-box-left")
+    shell = await box.shell()
+    await shell.run("setsid sleep 7308 >/dev/null 2>&1 &")
+    await until(lambda: matching("sleep\x007308"))
+    await ProcessDriver(tmp_path).destroy("agentrl-box-left")  # As the next owner's driver does.
+    assert matching("sleep\x007308") == []
+    assert list(tmp_path.iterdir()) == []
+    await shell.close()
 
 
 async def test_output_is_kept_up_to_a_limit_and_counted_beyond(environments):
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with environments.lease("box") as box:
-        done = await box.run("head -c 30000000 /dev/zero; head -c 100 /dev/zero >&2", output_bytes=1000)
-        assert (len(done.stdout), len(done.stderr), done.dropped_bytes) == (1000, 100, 30_000_000 - 1000)
+        done = await box.run("head -c 100000000 /dev/zero; head -c 100 /dev/zero >&2", output_bytes=1000)
+        assert (len(done.stdout), len(done.stderr), done.dropped_bytes) == (1000, 100, 100_000_000 - 1000)
+        assert (
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
+        )  # It was not buffered.
 
 
 async def test_limits_hold(tmp_path):

@@ -1,6 +1,6 @@
 """Environments that are containers of a Docker engine."""
 
-import contextlib
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +15,8 @@ try:
     from aiodocker.stream import Stream
 except ImportError as missing:
     raise ConfigError("the `docker` driver needs its client: install `agentrl-env-sdk[docker]`") from missing
+
+_ANSWER_S = 30.0
 
 LABEL = "agentrl.environment"
 """On every container that we make; its value is the container's name."""
@@ -39,26 +41,41 @@ class DockerDriver:
         """Make a container and wait until it runs."""
         if not subtype.image:
             raise ConfigError(f"environment `{subtype.name}` needs an `image`")
-        containers = self._engine().containers
         try:
             try:
-                container = await containers.create(self._settings(subtype, name), name=name)
+                container = await self._make(subtype, name)
             except aiodocker.DockerError as error:
                 if error.status != 404:
                     raise
                 await self._engine().images.pull(subtype.image)
-                container = await containers.create(self._settings(subtype, name), name=name)
+                container = await self._make(subtype, name)
             await container.start()
             shown = await container.show()
         except aiodocker.DockerError as error:
             raise EnvironmentFailedError(f"the engine refuses `{subtype.image}`: {error.message}") from error
         return DockerEnvironment(name, subtype, self._addresses(shown), container)
 
+    async def _make(self, subtype: Subtype, name: str) -> DockerContainer:
+        """Ask for a container; a cancel waits for the answer, so that `destroy` finds what came of it."""
+        settings = self._settings(subtype, name)
+        making = asyncio.create_task(self._engine().containers.create(settings, name=name))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait([making], timeout=_ANSWER_S)
+            making.cancel()
+            raise
+
     async def destroy(self, name: str) -> None:
         """Remove a container."""
-        with contextlib.suppress(aiodocker.DockerError):
-            container = self._engine().containers.container(name)
-            await container.delete(force=True, v=True)
+        try:
+            await self._engine().containers.container(name).delete(force=True, v=True)
+        except aiodocker.DockerError as error:
+            # Any other refusal leaves a container behind, whose lease must stay.
+            is_going = error.status == 409 and "already in progress" in error.message
+            if error.status != 404 and not is_going:
+                message = f"container {name} cannot be removed: {error.message}"
+                raise EnvironmentFailedError(message) from error
 
     async def close(self) -> None:
         """Close the connection."""

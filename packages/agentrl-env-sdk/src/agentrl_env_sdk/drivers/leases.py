@@ -149,10 +149,14 @@ def is_alive(owner: str) -> bool:
     return host == os.uname().nodename and _began(pid) == began
 
 
+def is_of_this_machine(lease: Lease) -> bool:
+    """Whether its owner runs, or ran, on this machine."""
+    return json.loads(lease.owner)[0] == os.uname().nodename
+
+
 def is_abandoned(lease: Lease) -> bool:
     """Whether its owner is dead, or has not renewed it in time."""
-    host, _, _ = json.loads(lease.owner)
-    if host == os.uname().nodename and _PROC.exists():
+    if is_of_this_machine(lease) and _PROC.exists():
         return not is_alive(lease.owner)
     return lease.expires < time.time()
 

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 
 from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers.base import Driver, Environment, EnvironmentFailedError, Subtype
-from agentrl_env_sdk.drivers.leases import Lease, Leases, LocalLeases, is_abandoned, this_process
+from agentrl_env_sdk.drivers.leases import (
+    Lease,
+    Leases,
+    LocalLeases,
+    is_abandoned,
+    is_of_this_machine,
+    this_process,
+)
 
 Result = TypeVar("Result")
 
@@ -21,6 +28,8 @@ _log = logging.getLogger("agentrl_env_sdk")
 _PROMISE_S = 60.0
 """How long a lease that is not renewed is believed."""
 _RENEWAL_S = 15.0
+_OF_ONE_MACHINE = frozenset({"process", "mariadb", "redis", "manual"})
+"""Kinds whose instances only the machine that made them can end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -258,8 +267,8 @@ class Environments:
 
     async def _care(self) -> None:
         """End what dead owners left, then renew what is ours, again and again."""
-        await reap(self._driver, self._leases)
         while True:
+            await reap(self._driver, self._leases)
             await asyncio.sleep(_RENEWAL_S)
             try:
                 await self._leases.write([self._lease(name) for name in self._names])
@@ -277,7 +286,10 @@ class Environments:
 
 
 async def reap(driver: Driver, leases: Leases) -> list[str]:
-    """End what owners have left that died, or lost touch; returns the names."""
+    """End what owners have left that died, or lost touch; returns the names.
+
+    Directories and servers of another machine are left to that machine.
+    """
     ended: list[str] = []
     try:
         found = await leases.all()
@@ -285,7 +297,8 @@ async def reap(driver: Driver, leases: Leases) -> list[str]:
         _log.warning("leases of environments cannot be read: %s", error)
         return ended
     for lease in found:
-        if lease.kind == driver.kind and is_abandoned(lease):
+        is_within_reach = lease.kind not in _OF_ONE_MACHINE or is_of_this_machine(lease)
+        if lease.kind == driver.kind and is_within_reach and is_abandoned(lease):
             try:
                 await driver.destroy(lease.name)
                 await leases.remove(lease.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError, Subtype
 from agentrl_env_sdk.drivers.commands import CommandEnvironment, Running
-from agentrl_env_sdk.drivers.sandbox import LocalProcess, Sandbox
+from agentrl_env_sdk.drivers.sandbox import LocalProcess, Sandbox, kill_marked
 
 
 class ProcessDriver:
@@ -37,10 +37,12 @@ class ProcessDriver:
         return environment
 
     async def destroy(self, name: str) -> None:
-        """End what runs in it and remove the directory; processes of a dead owner have died with it."""
+        """End what runs in it and remove the directory, by whomever it was made."""
         environment = self._open.pop(name, None)
         if environment is not None:
             await environment.end()
+        if environment is None or "processes" not in environment.isolation:
+            await asyncio.to_thread(kill_marked, f"{name}/")
         await asyncio.to_thread(_remove, self._folder / name)
 
     async def close(self) -> None:

@@ -1,14 +1,21 @@
 """Command lines that hold a command to its directory, its limits and its time, by what the kernel offers."""
 
 import asyncio
+import contextlib
 import functools
+import logging
+import os
+import secrets
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentrl_env_sdk.drivers.base import Limits
 from agentrl_env_sdk.processes import kill_tree
+
+_log = logging.getLogger("agentrl_env_sdk")
 
 HOME = "/work"
 """Where an environment's directory is within its namespaces."""
@@ -27,6 +34,9 @@ _READABLE = (
     "/etc/profile",
     "/etc/terminfo",
 )
+_UNSHARE = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+_MARK = "AGENTRL_ENVIRONMENT"
+_ROUNDS = 20
 _ONLINE = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssl", "/etc/ca-certificates")
 
 
@@ -58,6 +68,7 @@ class Sandbox:
         self._visible = visible
         self._limits = limits
         tool = _namespaces()
+        _tell(tool)
         held = {"bwrap": _ALL, "unshare": frozenset({"network", "processes"})}.get(tool, frozenset())
         self.isolation = held - {"network"} if network else held
         self.home = HOME if tool == "bwrap" else str(folder)
@@ -72,6 +83,11 @@ class Sandbox:
         return [*_dies_with_parent(), *self._prefix, "sh", "-c", self._ulimits() + proceed, "sh", *words]
 
     @property
+    def name(self) -> str:
+        """The environment's name."""
+        return self._folder.name
+
+    @property
     def folder(self) -> Path:
         """Where its processes start."""
         return self._folder
@@ -82,10 +98,11 @@ class Sandbox:
             "t": limits.cpu_s,
             "v": None if limits.memory_bytes is None else limits.memory_bytes // 1024,
             "f": None if limits.file_bytes is None else limits.file_bytes // 512,
-            "p": limits.processes,
         }
-        # dash calls the limit of processes -p, bash -u; a shell without it does without.
         lines = [f"ulimit -{flag} {value} 2>/dev/null" for flag, value in given.items() if value is not None]
+        if limits.processes is not None:
+            # bash calls it -u, and means the size of pipes by -p, which is what dash calls it.
+            lines.append(" || ".join(f"ulimit -{flag} {limits.processes} 2>/dev/null" for flag in "up"))
         return "".join(f"{line} || :\n" for line in lines)
 
     def _bwrap(self) -> list[str]:
@@ -104,15 +121,15 @@ class Sandbox:
         return [*words, "--chdir", HOME]
 
     def _unshare(self) -> list[str]:
-        words = ["unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        return words if self._network else [*words, "--net"]
+        return [*_UNSHARE] if self._network else [*_UNSHARE, "--net"]
 
 
 class LocalProcess:
     """A process of a sandbox, ended with all that it started."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
         self._process = process
+        self._mark = mark
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -124,6 +141,7 @@ class LocalProcess:
     async def start(cls, sandbox: Sandbox, *words: str) -> "LocalProcess":
         """Start a command with pipes to it."""
         pipe = asyncio.subprocess.PIPE
+        mark = f"{sandbox.name}/{secrets.token_hex(6)}" if "processes" not in sandbox.isolation else ""
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 *sandbox.command(*words),
@@ -131,14 +149,14 @@ class LocalProcess:
                 stdout=pipe,
                 stderr=pipe,
                 cwd=sandbox.folder,
-                env=sandbox.env,
+                env=sandbox.env | ({_MARK: mark} if mark else {}),
                 start_new_session=True,
             )
         )
         try:
-            return cls(await asyncio.shield(starting))
+            return cls(await asyncio.shield(starting), mark)
         except asyncio.CancelledError:
-            starting.add_done_callback(lambda done: done.exception() or cls(done.result()).kill())
+            starting.add_done_callback(lambda done: done.exception() or cls(done.result(), mark).kill())
             raise
 
     async def write(self, data: bytes) -> None:
@@ -163,14 +181,61 @@ class LocalProcess:
         """End it, and wait until it is gone."""
         self.kill()
         await self._process.wait()
+        if self._mark:
+            await asyncio.to_thread(kill_marked, self._mark)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill what commands without namespaces have left, daemons among them.
+
+    A process that gives itself other variables is not found: only namespaces hold one that means to stay.
+
+    Args:
+        mark: an environment's name with a slash after it, or a command's own mark.
+    """
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(_ROUNDS):
+        found = [pid for pid in _pids() if any(v.startswith(wanted) for v in _variables(pid))]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _pids() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return []
+
+
+def _variables(pid: int) -> list[bytes]:
+    """A process's variables; none where it has ended or belongs to somebody else."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+@functools.cache
+def _tell(tool: str) -> None:
+    """Say once what does not hold here."""
+    if tool != "bwrap":
+        lost = "see this machine's files" if tool else "see this machine's files, processes and network"
+        _log.warning(
+            "commands in environments %s: bubblewrap does not work here (install `bubblewrap`)", lost
+        )
 
 
 @functools.cache
 def _namespaces() -> str:
     """The tool that makes namespaces here, if any works."""
+    # Tried with all that is used later: some machines make namespaces, but mount nothing in them.
     tries = {
-        "bwrap": ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"],
-        "unshare": ["unshare", "--user", "--map-current-user", "--pid", "--fork", "--net", "true"],
+        "bwrap": [
+            *("bwrap", "--unshare-all", "--ro-bind", "/", "/"),
+            *("--proc", "/proc", "--dev", "/dev", "true"),
+        ],
+        "unshare": [*_UNSHARE, "--net", "true"],
     }
     for tool, words in tries.items():
         if shutil.which(tool) and subprocess.run(words, capture_output=True, check=False).returncode == 0:
