@@ -87,6 +87,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def parent_of(pid: int) -> int:
+    """The process that started it; 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
 def _descriptors() -> dict[int, str]:
     found: dict[int, str] = {}
     folder = Path("/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd")

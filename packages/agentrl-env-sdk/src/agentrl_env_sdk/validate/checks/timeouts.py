@@ -14,11 +14,14 @@ from agentrl_core import SampleIndex, SessionError
 from agentrl_env_sdk.processes import children_of
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
-from agentrl_env_sdk.validate.resources import command_of, descendants
+from agentrl_env_sdk.validate.resources import command_of, descendants, parent_of
 from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged
 
 _SAMPLES = 2
 _PAUSE_S = 0.001
+_NAMING_TRIES = 50
+_FORKED_S = 0.1
+"""How long a process may look like its parent before it is taken for one that means to stay so."""
 _DEADLY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 
 
@@ -45,7 +48,7 @@ class _Stopper:
 
         def make_stopped(process: Any, *args: Any, **kwargs: Any) -> None:
             make(process, *args, **kwargs)
-            self._stop(process.pid, command_of(process.pid))
+            self._stop(process.pid)
 
         # Those of this process are stopped before they can end, others as soon as they are seen.
         subprocess.Popen.__init__ = make_stopped  # type: ignore[method-assign]
@@ -57,20 +60,26 @@ class _Stopper:
         self._is_over.set()
         self._thread.join()
 
-    def _stop(self, pid: int, shown: str) -> None:
+    def _stop(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-            self.stopped[pid] = shown
+            for _ in range(_NAMING_TRIES):  # It has no name for a moment while it becomes what it is to be.
+                self.stopped[pid] = command_of(pid)
+                if self.stopped[pid]:
+                    break
+                time.sleep(_PAUSE_S)
 
     def _watch(self) -> None:
+        first_seen: dict[int, float] = {}
         while not self._is_over.wait(_PAUSE_S):
             found = descendants()
             spared = set(self._spared)
             if self._spares_children:
                 spared.update(child for pid in self._spared for child in children_of(pid))
-            for pid, shown in found.items():
-                if pid not in spared and pid not in self.stopped:
-                    self._stop(pid, shown)
+            for pid in found.keys() - spared - self.stopped.keys():
+                age_s = time.monotonic() - first_seen.setdefault(pid, time.monotonic())
+                if age_s > _FORKED_S or not _is_between_fork_and_exec(pid):
+                    self._stop(pid)
 
     def survivors(self) -> dict[int, str]:
         """Those that are there still and that nobody has tried to end."""
@@ -121,6 +130,12 @@ async def _hang(subject: Subject, index: SampleIndex) -> _Stopper:
         while stopper.survivors() and time.monotonic() < deadline:  # noqa: ASYNC110 (the kernel sets no event)
             await asyncio.sleep(_PAUSE_S * 10)
     return stopper
+
+
+def _is_between_fork_and_exec(pid: int) -> bool:
+    """Whether a process still bears its parent's name; stopped there, it would hold up who starts it."""
+    own = command_of(pid)
+    return not own or own == command_of(parent_of(pid))
 
 
 def _is_dying(pid: int) -> bool:
