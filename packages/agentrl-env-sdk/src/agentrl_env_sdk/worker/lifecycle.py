@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from agentrl_core import ConfigError
 from agentrl_core.sockets import listen, url_of
+from agentrl_env_sdk.threads import call
 from agentrl_env_sdk.worker.http import app_of
 from agentrl_env_sdk.worker.lag import LoopLag
 from agentrl_env_sdk.worker.link import Beats, HttpLink, Link
@@ -158,6 +159,12 @@ class Worker:
         Raises:
             ConfigError: the port is in use, the host unknown, or a certificate cannot be read.
         """
+        try:
+            await self._serve()
+        finally:
+            await self._let_go()
+
+    async def _serve(self) -> None:
         server = self._server() if self._config.listens else None
         address = self._connect("" if server is None else server.url)
         stop = self._signals = _Signals()
@@ -170,7 +177,7 @@ class Worker:
         await _first(serving, *works, stop.gently.wait())
         await _first(self._drain(), stop.now.wait())
         # Sessions get a moment to be torn down, but a task that hangs does not keep the process.
-        await _first(self._runner.close(), asyncio.sleep(_CANCEL_TIMEOUT_S))
+        await _first(self._runner.cancel_all(), asyncio.sleep(_CANCEL_TIMEOUT_S))
         if self._link is not None:
             await self._link.flush()
         self._lag.stop()
@@ -213,6 +220,14 @@ class Worker:
             heartbeat_s=heartbeat_s,
         )
         return address
+
+    async def _let_go(self) -> None:
+        """Have the task release what it holds, once no episode needs it; one that hangs is left alone."""
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+                await call(self._runner.task.close)
+        except Exception:
+            _log.exception("task `%s` does not let go of what it holds", self._runner.task.task_name)
 
     async def _drain(self) -> None:
         """Take no new episodes, and let those that run end within reason."""

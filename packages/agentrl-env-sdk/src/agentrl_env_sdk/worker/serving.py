@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -20,8 +20,6 @@ from agentrl_env_sdk.worker.runner import Runner
 
 _GC_THRESHOLD = 50_000
 _TOKEN = "AGENTRL_TOKEN"
-
-Close = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +68,18 @@ class Serving:
         """
         if self.workers > 1 or self.reload:
             return asyncio.run(self._crew())
-        task, close = (
-            self._load()
-        )  # Before there is a loop, since some tasks run one of their own to be made.
-        asyncio.run(self._serve(task, close))
+        # Before there is a loop, since some tasks run one of their own to be made.
+        asyncio.run(self._serve(self._load()))
         return 0
 
-    def _load(self) -> tuple[Task, Close | None]:
-        """The task, and what lets go of all it holds."""
+    def _load(self) -> Task:
         if not self.published:
-            return load_task(self.target, self.name), None
+            return load_task(self.target, self.name)
         from agentrl_env_sdk.published import load_published  # which takes over the name `agentrl.worker`
 
-        guest = load_published(self.target, self.name)
-        return guest, guest.close
+        return load_published(self.target, self.name)
 
-    async def _serve(self, task: Task, close: Close | None) -> None:
+    async def _serve(self, task: Task) -> None:
         """One worker, here."""
         if self.is_member:
             end_with_parent()
@@ -95,11 +89,7 @@ class Serving:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
-        try:
-            await worker.serve()
-        finally:
-            if close is not None:
-                await close()
+        await worker.serve()
 
     async def _crew(self) -> int:
         watched = sources_of(self.target, self.name) if self.reload else ()
