@@ -3,6 +3,7 @@ import contextlib
 import ssl
 import subprocess
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -148,6 +149,24 @@ async def test_a_task_that_blocks_the_loop_is_named_and_measured(counter, caplog
     assert warning.startswith("task `blocking` has blocked")
     assert "test_lifecycle.py:" in warning
     assert ", in add" in warning
+
+
+async def test_the_task_lets_go_after_its_last_episode_and_where_it_cannot_be_served(counter, caplog):
+    class Holding(type(counter)):
+        async def close(self):
+            self.torn_down.append("closed")
+            raise RuntimeError("half of it stays")
+
+    task = Holding()
+    async with working(Runner(task)) as url, httpx.AsyncClient(base_url=url) as http:
+        await http.post("start_sample", json={"index": 0, "session_id": 1})
+    assert task.torn_down == [1, "closed"]
+    assert "task `holding` does not let go of what it holds" in caplog.text
+    task = Holding()
+    config = WorkerConfig(tls_cert=Path("no_such.pem"), tls_key=Path("no_such.key"))
+    with pytest.raises(ConfigError, match="no certificate"):
+        await Worker(Runner(task), config, ready=print).serve()
+    assert task.torn_down == ["closed"]
 
 
 @pytest.mark.parametrize(
