@@ -652,17 +652,24 @@ async def test_what_is_made_once_and_kept_is_no_leak():
 
 # timeouts
 
+BRIEFLY = "import time; time.sleep(0.2)"
+"""Long enough to be stopped on a busy machine."""
+
 
 async def test_a_process_that_outlives_its_time_out_is_found():
     class Running(Word):
         @tool
         def read(self, session: Session) -> str:
             """Read the word."""
-            subprocess.run([sys.executable, "-c", "pass"], check=True)
+            subprocess.run([sys.executable, "-c", BRIEFLY], check=True)
             return str(session.sample)
 
     await failing(
-        "timeouts", Running(), "sample 0: process", "-c pass`) goes on 0.3 s after the time-out", "isolation"
+        "timeouts",
+        Running(),
+        "sample 0: process",
+        f"-c {BRIEFLY}`) goes on 0.3 s after the time-out",
+        "isolation",
     )
 
 
@@ -671,7 +678,7 @@ async def test_a_process_that_teardown_kills_is_in_order():
         @tool
         async def read(self, session: Session) -> str:
             """Read the word."""
-            session.state["process"] = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass")
+            session.state["process"] = await asyncio.create_subprocess_exec(sys.executable, "-c", BRIEFLY)
             await session.state["process"].wait()
             return str(session.sample)
 
@@ -680,7 +687,7 @@ async def test_a_process_that_teardown_kills_is_in_order():
                 session.state["process"].terminate()
 
     finding = await passing("timeouts", Killing())
-    assert "-c pass" in finding.did
+    assert BRIEFLY in finding.did
 
 
 # the frame around them
@@ -740,11 +747,11 @@ async def test_a_process_of_an_episode_s_process_goes_with_it():
         @tool
         def read(self, session: Session) -> str:
             """Read the word."""
-            subprocess.run([sys.executable, "-c", "import time; time.sleep(0.2)"], check=True)
+            subprocess.run([sys.executable, "-c", BRIEFLY], check=True)
             return str(session.sample)
 
     finding = await passing("timeouts", Running(), Settings(num_samples=1, timeout_s=0.6, grace_s=10.0))
-    assert "time.sleep(0.2)" in finding.did
+    assert BRIEFLY in finding.did
 
 
 def test_temporary_files_of_others_are_not_counted():
