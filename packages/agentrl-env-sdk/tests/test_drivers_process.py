@@ -65,6 +65,13 @@ async def test_a_command_has_two_outputs_a_code_and_input(environments, tool):
         assert (await box.run("echo $HOME $AGENTRL_SECRET")).stdout.split() == [box._sandbox.home.encode()]
 
 
+async def test_a_command_may_hold_what_no_command_line_can(environments):
+    async with environments.lease("box") as box:
+        shell = await box.shell()
+        for run in (box.run, shell.run):
+            assert (await run("echo 'a\ud83d\0b'")).stdout == b"a?b\n"
+
+
 async def test_what_holds_is_told_and_holds(environments, tool):
     async with environments.lease("box") as box:
         links = (await box.run("tail -n +3 /proc/net/dev | wc -l")).stdout.strip()

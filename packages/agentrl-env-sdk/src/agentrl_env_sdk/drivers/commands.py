@@ -7,6 +7,7 @@ import secrets
 from abc import abstractmethod
 from typing import Protocol
 
+from agentrl_env_sdk.content import encodable
 from agentrl_env_sdk.drivers.base import OUTPUT_BYTES, Completed, Shell, Unable
 
 _TIMED_OUT = 124
@@ -71,7 +72,7 @@ class CommandEnvironment(Unable):
         output_bytes: int = OUTPUT_BYTES,
     ) -> Completed:
         """Run a command by a shell of its own, and end all that it started."""
-        running = await self.start("sh", "-c", command)
+        running = await self.start("sh", "-c", _clean(command))
         outputs = Kept(output_bytes), Kept(output_bytes)
         works = [
             asyncio.create_task(outputs[0].read(running.stdout)),
@@ -186,8 +187,10 @@ class CommandShell:
                 await self._end()
                 raise
             if code is None:
-                code = await running.wait()
-                await self._end()
+                try:
+                    code = await running.wait()
+                finally:
+                    await self._end()
             return _completed(code, outputs, timed_out=timed_out)
 
     async def close(self) -> None:
@@ -205,7 +208,7 @@ class CommandShell:
         mark = f"\n{secrets.token_hex(16)} ".encode()
         # Encoded, a command can neither end early nor be taken for the next line. It reads nothing: the
         # shell's own input is the pipe that its commands come through.
-        encoded = base64.b64encode(command.encode("utf-8", "surrogateescape")).decode()
+        encoded = base64.b64encode(_clean(command).encode()).decode()
         name = mark.strip().decode()
         lines = (
             f'eval "$(printf %s {encoded} | base64 -d)" < /dev/null\n'
@@ -225,6 +228,11 @@ class CommandShell:
             running, self._running = self._running, None
             await asyncio.shield(running.end())
             self._environment.forget(running)
+
+
+def _clean(command: str) -> str:
+    """A model's command without what no command line can hold."""
+    return encodable(command).replace("\0", "")
 
 
 def _completed(code: int, outputs: "tuple[Kept, Kept]", *, timed_out: bool) -> Completed:
