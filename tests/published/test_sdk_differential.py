@@ -1,5 +1,6 @@
 """The same task on the published worker and on ours gives the same answers, but for what is listed here."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -235,6 +236,46 @@ async def test_a_cancelled_session_frees_its_slot_in_both(habits):
         gone = api.post("interact", {"session_id": session_id, "messages": []})
         assert gone[0] == 400
         assert api.post("cancel", {"session_id": 1})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("full_async", "waiting", "working"),
+    [
+        (False, "AgentCancelledException", "answered, went on, AgentCancelledException"),
+        (True, "CancelledError", "answered, CancelledError"),
+    ],
+)
+async def test_a_cancellation_looks_the_same(
+    serve_all, client, ours_alone, tmp_path, eventually, full_async, waiting, working
+):
+    folders = [tmp_path / name for name in ("theirs", "ours")]
+    for folder in folders:
+        folder.mkdir()
+    options = {"full_async": full_async}
+    theirs = serve_all("http", "Witness", 4, module="sdk_tasks", path=str(folders[0]), **options)
+    parameters = {"name": theirs.name, "concurrency": 4, "path": str(folders[1]), **options}
+    ours = ours_alone(theirs.name, {"module": "sdk_tasks.Witness", "parameters": parameters})
+    await client.until_served(theirs)
+    for folder, url in zip(folders, (theirs.url, ours.url), strict=True):
+        await _cancel_both(Api(url), folder, eventually)
+        assert [(folder / name).read_text() for name in ("waiting", "working")] == [waiting, working]
+
+
+async def _cancel_both(api: Api, folder: Path, eventually: Any) -> None:
+    """Cancel a session that waits for its agent, and one that is at work."""
+
+    async def is_there(name: str) -> bool:
+        return (folder / name).exists()
+
+    api.post("cancel", {"session_id": api.open("waiting")})
+    session_id = api.open("working")
+    said = {"session_id": session_id, "messages": [{"role": "assistant", "content": "x"}]}
+    answering = asyncio.create_task(asyncio.to_thread(api.post, "interact", said))
+    await eventually(lambda: is_there("working-at-work"))
+    api.post("cancel_with_notice", {"session_id": session_id})
+    (folder / "go").touch()
+    await eventually(lambda: is_there("working"))
+    await answering
 
 
 # What follows differs on purpose: faults of the published worker that ours does not have.

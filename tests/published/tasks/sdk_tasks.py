@@ -1,5 +1,7 @@
 """Tasks for what the published SDK and ours answer differently on purpose, and for its sync way."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 from agentrl.worker.task import Session, Task
@@ -90,3 +92,33 @@ class Habits(Task):
             "reward": sum((result.result or {}).get("reward", 0) for result in results),
             "messages": sum(len(result.history) for result in results),
         }
+
+
+class Witness(Task):
+    """Writes down what its cancellation looks like: `PATH` gets the name of what was raised.
+
+    Args:
+        path: a folder; each session writes a file there that is called after its sample.
+    """
+
+    def __init__(self, name: str, concurrency: int, path: str, full_async: bool = False) -> None:
+        super().__init__(name, concurrency, full_async=full_async)
+        self._path = Path(path)
+
+    def get_indices(self) -> list[str]:
+        return ["waiting", "working"]
+
+    async def start_sample(self, index: str, session: Session) -> TaskSampleExecutionResult:
+        seen = []
+        try:
+            await session.action(user("a"))
+            seen.append("answered")
+            (self._path / f"{index}-at-work").touch()
+            while not (self._path / "go").exists():
+                await asyncio.sleep(0.01)
+            seen.append("went on")
+            await session.action(user("b"))
+        except BaseException as error:
+            seen.append(type(error).__name__)
+        (self._path / index).write_text(", ".join(seen))
+        return TaskSampleExecutionResult(status=SampleStatus.CANCELLED)

@@ -18,7 +18,9 @@ _MODULES = {
     f"{_PREFIX}.config": f"{_OURS}.configuration",
     f"{_PREFIX}.environment": f"{_OURS}.environment",
     f"{_PREFIX}.task": f"{_OURS}.task",
+    f"{_PREFIX}.trace_store": f"{_OURS}.traces",
     f"{_PREFIX}.typings": f"{_OURS}.typings",
+    f"{_PREFIX}.utils": f"{_OURS}.durations",
 }
 _PACKAGES = (_PREFIX, f"{_PREFIX}.environment")
 
