@@ -41,6 +41,18 @@ TEST_EXTRAS = {"agentrl-core": "client", "agentrl-controller": "otel"}
 PUBLISHED = ["agentrl-worker==0.4.0", "agentrl-eval==0.1.2", "grpcio>=1.76"]
 """The stack whose wire we speak; its worker asks for an older grpcio than it needs."""
 
+INTEROP = {
+    "openenv": ["openenv-core==0.3.0"],
+    "verifiers": ["verifiers==0.4.0"],
+    "trainers": [
+        *("trl==1.16.0", "transformers>=5.5.3,<5.11,!=5.6.0"),
+        # What verl's agent loop imports; all that verl asks for would be gigabytes more.
+        *("ray", "hydra-core", "tensordict>=0.8,<=0.10,!=0.9.0", "codetiming", "torchdata"),
+        *("pillow", "cachetools", "uvicorn", "fastapi"),
+    ],
+}
+"""Other projects' packages that the env SDK's adapters meet, each group in an environment of its own."""
+
 nox.options.sessions = [
     "lint",
     "types",
@@ -50,6 +62,7 @@ nox.options.sessions = [
     "docs",
     "e2e",
     "published",
+    "interop",
 ]
 
 
@@ -122,7 +135,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=False)
 def e2e(session: nox.Session) -> None:
     """Tests that cross packages, the learning run among them."""
-    names = ("test_contracts.py", "test_docs.py", "published")
+    names = ("test_contracts.py", "test_docs.py", "published", "interop")
     elsewhere = [f"--ignore=tests/{name}" for name in names]
     _workspace(session, "pytest", "-v", *(session.posargs or ["tests", *elsewhere]))
 
@@ -134,6 +147,34 @@ def published(session: nox.Session) -> None:
     python = Path(session.virtualenv.bin) / "python"
     session.env["AGENTRL_PUBLISHED_PYTHON"] = str(python.absolute())
     _workspace(session, "pytest", "-v", *(session.posargs or ["tests/published"]))
+
+
+@nox.session(python=CURRENT_PYTHON)
+def interop(session: nox.Session) -> None:
+    """The real OpenEnv, verifiers, TRL and verl, in environments of their own, against the adapters."""
+    tmp = Path(session.create_tmp()).resolve()
+    for name, requirements in INTEROP.items():
+        python = tmp / name / "bin" / "python"
+        if name == "trainers":
+            _make_trainers(session, python, requirements)
+        else:
+            session.run("uv", "venv", "--quiet", "--clear", str(tmp / name), external=True)
+            session.run(
+                "uv", "pip", "install", "--quiet", "--python", str(python), *requirements, external=True
+            )
+        session.env[f"AGENTRL_INTEROP_{name.upper()}"] = str(python)
+    _workspace(session, "pytest", "-v", *(session.posargs or ["tests/interop"]))
+
+
+def _make_trainers(session: nox.Session, python: Path, requirements: list[str]) -> None:
+    """An environment with pip, which may know of a CPU build of torch where uv knows of none."""
+    folder = python.parents[1]
+    wheels = [
+        _build(session, name, into=folder.parent / "wheels") for name in ("agentrl-core", "agentrl-env-sdk")
+    ]
+    session.run("python", "-m", "venv", "--clear", str(folder), external=True)
+    for words in (["torch==2.13.0"], [*requirements, *map(str, wheels)], ["--no-deps", "verl==0.9.1"]):
+        session.run(str(python), "-m", "pip", "install", "--quiet", *words, external=True)
 
 
 def _workspace(session: nox.Session, tool: str, *args: str) -> None:
