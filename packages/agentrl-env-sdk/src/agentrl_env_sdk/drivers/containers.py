@@ -32,7 +32,11 @@ class Wire(ABC):
 
     @abstractmethod
     async def code(self) -> int:
-        """Its exit code, when its outputs have ended."""
+        """Its exit code, when its outputs have ended.
+
+        Raises:
+            EnvironmentFailedError: the stream was lost before the command ended.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -57,7 +61,8 @@ class RemoteProcess:
 
     async def write(self, data: bytes) -> None:
         """Give it input."""
-        await self._wire.write(data)
+        for start in range(0, len(data), _PIECE):
+            await self._wire.write(data[start : start + _PIECE])
 
     def close_input(self) -> None:
         """Neither engine nor cluster can close the input alone; commands get none to begin with."""
@@ -128,18 +133,11 @@ class ContainerEnvironment(CommandEnvironment, ABC):
         timeout_s: float = 30.0,
         output_bytes: int = OUTPUT_BYTES,
     ) -> Completed:
-        """Run a command by a shell of its own, and end all that it started.
-
-        Raises:
-            EnvironmentFailedError: there is more input than fits into a command line; use `put`.
-        """
-        if len(stdin) > _PIECE:
-            message = f"input of {len(stdin)} bytes exceeds {_PIECE}; put it into a file of the container"
-            raise EnvironmentFailedError(message)
+        """Run a command by a shell of its own, and end all that it started."""
         # The stream's input cannot be ended, so a command that reads to the end would wait for ever.
-        given = f"printf %s {base64.b64encode(stdin).decode()} | base64 -d |" if stdin else "</dev/null"
+        given = f"head -c {len(stdin)} |" if stdin else "</dev/null"
         words = f"{given} sh -c {shlex.quote(command)}"
-        return await super().run(words, timeout_s=timeout_s, output_bytes=output_bytes)
+        return await super().run(words, stdin=stdin, timeout_s=timeout_s, output_bytes=output_bytes)
 
     async def start(self, *words: str) -> RemoteProcess:
         """A command in the container."""
@@ -156,17 +154,15 @@ class ContainerEnvironment(CommandEnvironment, ABC):
         """Write a file; directories on the way are made."""
         target = shlex.quote(path)
         parent = shlex.quote(str(PurePosixPath(path).parent))
-        await self._do(f"mkdir -p {parent} && : > {target}", path)
-        encoded = base64.b64encode(data).decode()
-        for start in range(0, len(encoded), _PIECE):
-            await self._do(f"printf %s {encoded[start : start + _PIECE]} | base64 -d >> {target}", path)
+        # Not in the command: it is part of an address, which proxies hold to a few kilobytes.
+        await self._do(f"mkdir -p {parent} && cat > {target}", path, data)
 
     async def get(self, path: str) -> bytes:
         """Read a file."""
         return base64.b64decode(await self._do(f"base64 {shlex.quote(path)}", path))
 
-    async def _do(self, command: str, path: str) -> bytes:
-        done = await self.run(command, timeout_s=_FILE_S, output_bytes=_LONGEST_FILE)
+    async def _do(self, command: str, path: str, stdin: bytes = b"") -> bytes:
+        done = await self.run(command, stdin=stdin, timeout_s=_FILE_S, output_bytes=_LONGEST_FILE)
         if done.code != 0:
             raise EnvironmentFailedError(f"`{path}`: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout

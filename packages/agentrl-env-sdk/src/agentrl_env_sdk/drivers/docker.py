@@ -10,6 +10,7 @@ from agentrl_env_sdk.drivers.containers import ContainerEnvironment, Wire
 
 try:
     import aiodocker
+    import aiohttp
     from aiodocker.containers import DockerContainer
     from aiodocker.execs import Exec
     from aiodocker.stream import Stream
@@ -17,6 +18,8 @@ except ImportError as missing:
     raise ConfigError("the `docker` driver needs its client: install `agentrl-env-sdk[docker]`") from missing
 
 _ANSWER_S = 30.0
+_LOOKS = 20
+_PAUSE_S = 0.05
 
 LABEL = "agentrl.environment"
 """On every container that we make; its value is the container's name."""
@@ -137,9 +140,11 @@ class DockerEnvironment(ContainerEnvironment):
     async def _execute(self, *words: str) -> Wire:
         try:
             made = await self._container.exec(list(words), stdin=True, stdout=True, stderr=True)
+            # Opened here: a first read and a first write at the same time would each start the command.
+            stream = await made.start(detach=False).__aenter__()
         except aiodocker.DockerError as error:
             raise EnvironmentFailedError(f"container {self.name} is gone: {error.message}") from error
-        return _Stream(made, made.start(detach=False))
+        return _Stream(made, stream)
 
 
 class _Stream(Wire):
@@ -155,7 +160,16 @@ class _Stream(Wire):
         await self._stream.write_in(data)
 
     async def code(self) -> int:
-        return int((await self._made.inspect())["ExitCode"] or 0)
+        # The engine closes the stream a moment before it knows the code.
+        for _ in range(_LOOKS):
+            try:
+                code = (await self._made.inspect())["ExitCode"]
+            except (aiodocker.DockerError, aiohttp.ClientError) as error:
+                raise EnvironmentFailedError(f"the container is gone: {error}") from error
+            if code is not None:
+                return int(code)
+            await asyncio.sleep(_PAUSE_S)
+        raise EnvironmentFailedError("the stream of a command was lost before the command ended")
 
     async def close(self) -> None:
         await self._stream.close()

@@ -132,7 +132,7 @@ class _Socket(Wire):
     def __init__(self, opening: Any, socket: "aiohttp.ClientWebSocketResponse") -> None:
         self._opening = opening
         self._socket = socket
-        self._code = 0
+        self._code: int | None = None
 
     async def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
         async for message in self._socket:
@@ -148,6 +148,8 @@ class _Socket(Wire):
         await self._socket.send_bytes(bytes([_STDIN]) + data)
 
     async def code(self) -> int:
+        if self._code is None:
+            raise EnvironmentFailedError("the stream of a command was lost before the command ended")
         return self._code
 
     async def close(self) -> None:
