@@ -136,6 +136,18 @@ def test_the_command_reports_and_fails(folder):
     assert (passing.returncode, "same-seed" in passing.stdout) == (0, False), passing.stdout
 
 
+def test_what_depends_on_the_order_of_a_set_is_found_in_another_process(folder):
+    fruits = "{'apple', 'pear', 'plum', 'fig', 'kiwi', 'melon', 'grape', 'lemon'}"
+    text = TASK.replace('f"it shows {random.random()}; add one"', f'", ".join({fruits}) + " add one"')
+    (folder / "fruits.py").write_text(text)
+    checked = run(COMMAND, "validate", "fruits.py", "--only", "same-seed", folder=folder)
+    assert checked.returncode == 1
+    assert "sample 0 with seed 1 is another one in another process: opening, message 1" in checked.stdout
+    (folder / "fruits.py").write_text(text.replace(fruits, f"sorted({fruits})"))
+    checked = run(COMMAND, "validate", "fruits.py", "--only", "same-seed", folder=folder)
+    assert checked.returncode == 0, checked.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

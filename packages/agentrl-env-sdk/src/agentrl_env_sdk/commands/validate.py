@@ -46,8 +46,9 @@ def validate(
         task = load_task(target, entry)
         found = load_oracle(oracle) if oracle else None
         settings = Settings(num_samples=samples, split=split)
+        source = (target, entry) if entry else (target,)
         report = asyncio.run(
-            check(task, target=target, oracle=found, only=only, skip=skip, settings=settings)
+            check(task, target=target, oracle=found, only=only, skip=skip, settings=settings, source=source)
         )
         report.write(json_file=json_file, junit_file=junit)
     click.echo(report.table(), nl=False)

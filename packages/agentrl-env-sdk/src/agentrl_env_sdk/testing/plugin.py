@@ -89,7 +89,7 @@ class TaskUnderTest(pytest.Collector):
         from agentrl_env_sdk.validate import Subject
 
         if self.subject is None:
-            self.subject = Subject(load_task(self.name))
+            self.subject = Subject(load_task(self.name), source=[self.name])
         return self.subject
 
 

@@ -23,6 +23,7 @@ async def validate(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     settings: Settings | None = None,
+    source: Sequence[str] = (),
     on_finding: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Check a task.
@@ -34,12 +35,13 @@ async def validate(
         only: names of the checks to run; all where it is empty.
         skip: names of checks to leave out.
         settings: how much is played and how long is waited.
+        source: what `load_task` finds the same task with; one check then looks at it in another process, too.
         on_finding: told of each finding as it comes.
 
     Raises:
         ConfigError: a check or the split is unknown, or the task has no samples.
     """
-    subject = Subject(task, oracle=oracle, settings=settings)
+    subject = Subject(task, oracle=oracle, settings=settings, source=source)
     findings = []
     for name in chosen(only=only, skip=skip):
         findings.append(await check(name, subject))

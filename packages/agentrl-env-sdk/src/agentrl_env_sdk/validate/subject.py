@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,7 @@ class Subject:
         task: the task; one instance plays all episodes, as on a worker.
         oracle: plays it best; the task's own where it is absent.
         settings: how it is done.
+        source: what `load_task` finds the same task with in another process; empty where nothing does.
 
     Attributes:
         task: the task, its blocking code on threads.
@@ -73,7 +74,15 @@ class Subject:
         has_process: whether the task wants a process for each episode.
     """
 
-    def __init__(self, task: Task, *, oracle: Oracle | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        oracle: Oracle | None = None,
+        settings: Settings | None = None,
+        source: Sequence[str] = (),
+    ) -> None:
+        self.source = source
         self.settings = settings or Settings()
         self.has_process = task.isolation == "process"
         self._given = task

@@ -1,10 +1,12 @@
 """The same seed gives the same episode, another seed or sample another one."""
 
 from agentrl_env_sdk.recording import Recording, first_difference
+from agentrl_env_sdk.validate.elsewhere import play_elsewhere
 from agentrl_env_sdk.validate.report import Finding
 from agentrl_env_sdk.validate.subject import SEED, Subject, judged
 
 _SEEDS = 4
+_ELSEWHERE = 4
 
 
 async def same_seed(subject: Subject) -> Finding:
@@ -20,9 +22,27 @@ async def same_seed(subject: Subject) -> Finding:
                     f"sample {index!r} with seed {SEED} is another one the second time: {parted}; draw "
                     "chance from `session.random` alone, keep nothing on the task, sort what has no order"
                 )
-    return judged(
-        "same-seed", f"played {subject.where} twice with seed {SEED} ({', '.join(agents)})", problems
-    )
+    notes = await _elsewhere(subject, problems) if subject.source and not problems else []
+    where = f"{subject.where} twice with seed {SEED} ({', '.join(agents)})"
+    once_more = ", and some in another process" if subject.source else ""
+    return judged("same-seed", f"played {where}{once_more}", problems, notes=notes)
+
+
+async def _elsewhere(subject: Subject, problems: list[str]) -> list[str]:
+    """Look at some samples in another process; returns notes."""
+    before = [play.recording for play in (await subject.plays(subject.agents[0]))[:_ELSEWHERE]]
+    try:
+        after = await play_elsewhere(subject.source, before)
+    except (RuntimeError, TimeoutError) as error:
+        return [f"another process could not play it: {error}"]
+    for one, other in zip(before, after, strict=True):
+        parted = first_difference(one, other)
+        if parted is not None:
+            problems.append(
+                f"sample {one.index!r} with seed {SEED} is another one in another process: {parted}; sort "
+                "what comes from a set, and use neither `hash` nor `id`"
+            )
+    return []
 
 
 async def different_seeds(subject: Subject) -> Finding:
