@@ -95,6 +95,15 @@ def parent_of(pid: int) -> int:
         return 0
 
 
+def thread_state(native_id: int) -> tuple[str, float] | None:
+    """The kernel's letter for what a thread of this process does, and its CPU seconds; None where untold."""
+    try:
+        fields = Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _descriptors() -> dict[int, str]:
     found: dict[int, str] = {}
     folder = Path("/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd")

@@ -15,6 +15,7 @@ from agentrl_env_sdk.testing.agents import ScriptedAgent
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.places import authors_line
 from agentrl_env_sdk.validate.report import Finding
+from agentrl_env_sdk.validate.resources import thread_state
 from agentrl_env_sdk.validate.stepping import Stepper, step_with
 from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged, skipped
 
@@ -34,6 +35,14 @@ class _Watch:
     long_steps: dict[str, float] = field(default_factory=dict)
     """Seconds of steps that took too long, by the line they stood at."""
     step_began: float | None = None
+    cpu_began_s: float = 0.0
+    """CPU time of the thread when the step began."""
+    native_id: int = field(default_factory=threading.get_native_id)
+
+    def is_busy(self) -> bool:
+        """Whether the step computes or waits; one that only waits for a processor is no fault of the task."""
+        found = thread_state(self.native_id)
+        return found is None or found[0] != "R" or found[1] - self.cpu_began_s >= self.lag_s / 2
 
 
 _python_sleep = time.sleep
@@ -88,6 +97,7 @@ class _Timed(Stepper):
 
     def before_step(self) -> None:
         """A step begins."""
+        self._watch.cpu_began_s = time.thread_time()
         self._watch.step_began = time.monotonic()
 
     def after_step(self) -> None:
@@ -145,7 +155,7 @@ def _looked_at(watch: _Watch) -> Iterator[None]:
             if began is None or time.monotonic() - began < watch.lag_s:
                 continue
             frame = sys._current_frames().get(watch.thread)
-            if frame is not None and watch.step_began == began:
+            if frame is not None and watch.step_began == began and watch.is_busy():
                 line = _line(frame)
                 watch.long_steps[line] = max(time.monotonic() - began, watch.long_steps.get(line, 0.0))
 
