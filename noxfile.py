@@ -6,6 +6,7 @@ Sessions without an interpreter of their own run in the workspace's environment,
 
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -63,6 +64,7 @@ nox.options.sessions = [
     "e2e",
     "published",
     "interop",
+    "examples",
 ]
 
 
@@ -175,6 +177,23 @@ def _make_trainers(session: nox.Session, python: Path, requirements: list[str]) 
     session.run("python", "-m", "venv", "--clear", str(folder), external=True)
     for words in (["torch==2.13.0"], [*requirements, *map(str, wheels)], ["--no-deps", "verl==0.9.1"]):
         session.run(str(python), "-m", "pip", "install", "--quiet", *words, external=True)
+
+
+@nox.session(python=CURRENT_PYTHON)
+def examples(session: nox.Session) -> None:
+    """The tasks that come along, installed as users would, tested and validated."""
+    tmp = Path(session.create_tmp()).resolve()
+    pins = _pins(session, "agentrl-env-sdk", into=tmp)
+    wheels = [_build(session, name, into=tmp / "wheels") for name in ("agentrl-core", "agentrl-env-sdk")]
+    folders = sorted(path.parent for path in (ROOT / "examples" / "tasks").glob("*/pyproject.toml"))
+    _install(session, *wheels, "aiomysql", *folders, "pytest", "pytest-timeout", "hypothesis", pins=pins)
+    session.chdir(tmp)
+    options = ["-v", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    session.run("pytest", *options, *(session.posargs or [str(folder / "tests") for folder in folders]))
+    for folder in folders:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        target = project["entry-points"]["agentrl_env.tasks"][folder.name]
+        session.run("agentrl-env", "validate", target, "--junit", str(tmp / f"{folder.name}.xml"))
 
 
 def _workspace(session: nox.Session, tool: str, *args: str) -> None:
