@@ -59,6 +59,8 @@ async def test_a_rollout_asks_the_agent_and_the_rubric_rewards(task: VerifiersTa
     session_id, opening = await runner.start(4, deadline_s=DEADLINE_S)
     assert opening.messages[-1].text == "4 + 10 = ?"
     await runner.cancel_all()
+    await task.close()
+    assert children_with("verifiers_bridge.py") == []
 
 
 def children_with(text: str) -> list[int]:

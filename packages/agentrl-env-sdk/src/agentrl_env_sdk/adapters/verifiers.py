@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ _BRIDGE = Path(__file__).with_name("verifiers_bridge.py")
 _LONGEST_LINE = 256 * 2**20
 _KEPT_LINES = 20
 _START_TIMEOUT_S = 300.0
+_GRACE_S = 10.0
 _TOOLS = TypeAdapter(list[Tool])
 _LOCAL_AGENT: Mapping[str, Any] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
 
@@ -102,6 +104,11 @@ class VerifiersTask(Task):
         finally:
             await episode.close()
         _grade(session, asked["end"])
+
+    async def close(self) -> None:
+        """End the environment's process, which else ends with ours."""
+        if self._process is not None:
+            await self._process.close()
 
     def _started(self) -> "_Process":
         """The environment's process: the one that runs, or another where there is none in this loop."""
@@ -195,6 +202,14 @@ class _Process:
         except (ConnectionError, RuntimeError) as error:
             raise TaskFailedError(self._why()) from error
 
+    async def close(self) -> None:
+        """Let the process end by itself, and end it where it does not."""
+        if self._ready.done() and not self.has_ended:
+            (await self._ready).close()
+        await asyncio.wait([self._living], timeout=_GRACE_S if self._ready.done() else 0)
+        self._living.cancel()
+        await asyncio.wait([self._living])
+
     async def _live(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -218,6 +233,10 @@ class _Process:
             finally:
                 logging.cancel()
                 told.close()
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    await process.wait()
         finally:
             self._end()
 
