@@ -1,8 +1,8 @@
 """Containers and pods through the real clients, against servers that speak the routes they use.
 
 No engine and no cluster runs here. The servers keep the documented forms (Docker: a connection taken over,
-with frames of eight bytes' header; Kubernetes: `v4.channel.k8s.io` over a WebSocket, the exit code in a status
-on channel 3), and run what they are told by this machine's shell: outputs, codes, files and kills are real.
+with frames of eight bytes' header; Kubernetes: `v4.channel.k8s.io` over a WebSocket, the exit code in a
+status on channel 3), and run what they are told by this machine's shell: outputs, codes, files are real.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ from aiohttp import WSMsgType, web
 from kubernetes_asyncio import client
 
 from agentrl_core import ConfigError
-from agentrl_env_sdk.drivers import EnvironmentFailedError, Environments, Limits, LocalLeases, Subtype
+from agentrl_env_sdk.drivers import EnvironmentFailedError, Environments, Limits, LocalLeases, Subtype, reap
 from agentrl_env_sdk.drivers.docker import LABEL, DockerDriver
 from agentrl_env_sdk.drivers.kubernetes import KubernetesDriver
+from agentrl_env_sdk.drivers.leases import Lease
 
 SUBTYPE = Subtype(
     "web_box",
@@ -64,7 +65,10 @@ class Engine:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.asked = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.is_broken = False
         self.streams, self.processes = [], []
+        self.url = ""
 
     async def serve(self, reader, writer):
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -101,6 +105,7 @@ class Engine:
                 await self.may_answer.wait()
                 if body["Image"] not in self.images:
                     return 404, {"message": "No such image"}
+                self.answered.set()
                 self.made[query.removeprefix("name=")] = body
                 return 201, {"Id": query.removeprefix("name="), "Warnings": []}
             case "POST", "images", "create":
@@ -121,6 +126,8 @@ class Engine:
                 code = self.execs[number]["ExitCode"]
                 return 200, {"ExitCode": code, "ProcessConfig": {"tty": False}}
             case "DELETE", "containers", name:
+                if self.is_broken:
+                    return 500, {"message": "cannot remove root filesystem"}
                 assert query == "force=True&v=True" or sorted(query.split("&")) == ["force=1", "v=1"], query
                 return (204, None) if self.made.pop(name, None) else (404, {"message": "No such container"})
         raise AssertionError(f"no such route: {method} {path}")
@@ -161,6 +168,7 @@ class Cluster:
         self.folder = folder
         self.made = {}
         self.streams, self.processes = [], []
+        self.configuration = client.Configuration()
 
     def drop(self):
         """Lose every stream in the middle."""
@@ -235,6 +243,12 @@ class Cluster:
         return socket
 
 
+class Arena(Environments):
+    """Environments, and what stands behind their driver."""
+
+    backend: Engine | Cluster
+
+
 @pytest.fixture
 async def engine(tmp_path):
     folder = tmp_path / "container"
@@ -269,8 +283,9 @@ async def environments(request, tmp_path, engine, cluster):
         driver = KubernetesDriver(namespace="arena", configuration=cluster.configuration)
         backend = cluster
     leases = LocalLeases(tmp_path / "leases.sqlite")
-    async with Environments(driver, [SUBTYPE], leases=leases) as found:
-        found.backend = backend
+    found = Arena(driver, [SUBTYPE], leases=leases)
+    found.backend = backend
+    async with found:
         yield found
     assert backend.made == {}
     assert await leases.all() == []
@@ -335,7 +350,7 @@ async def test_a_command_whose_stream_is_lost_has_not_succeeded(environments):
         running = asyncio.create_task(box.run("echo up > up; sleep 3"))
         await until(lambda: (environments.backend.folder / "up").exists())
         environments.backend.drop()
-        with pytest.raises(EnvironmentFailedError, match="lost before the command ended"):
+        with pytest.raises(EnvironmentFailedError, match="lost before the command ended|is gone"):
             await running
 
 
@@ -390,8 +405,23 @@ async def test_a_start_given_up_before_the_engine_answers_leaves_no_container(en
         asyncio.get_running_loop().call_later(0.3, engine.may_answer.set)
         with pytest.raises(EnvironmentFailedError, match="was not there within"):
             await using
+    async with asyncio.timeout(10):
+        await engine.answered.wait()  # Even one that answers after everything is closed has made nothing.
     assert engine.made == {}
     assert await leases.all() == []
+
+
+async def test_a_container_that_the_engine_does_not_remove_keeps_its_lease(engine, tmp_path):
+    leases, driver = LocalLeases(tmp_path / "leases.sqlite"), DockerDriver(engine.url)
+    await leases.write([Lease("agentrl-a", "docker", '["elsewhere", 1, "5"]', 0.0)])
+    engine.made["agentrl-a"] = {}
+    engine.is_broken = True
+    assert await reap(driver, leases) == []
+    assert [lease.name for lease in await leases.all()] == ["agentrl-a"]
+    engine.is_broken = False
+    assert await reap(driver, leases) == ["agentrl-a"]
+    assert (engine.made, await leases.all()) == ({}, [])
+    await driver.close()
 
 
 async def test_a_pod_is_asked_for_with_its_limits(cluster):
