@@ -350,7 +350,7 @@ async def test_a_command_whose_stream_is_lost_has_not_succeeded(environments):
         running = asyncio.create_task(box.run("echo up > up; sleep 3"))
         await until(lambda: (environments.backend.folder / "up").exists())
         environments.backend.drop()
-        with pytest.raises(EnvironmentFailedError, match="lost before the command ended|is gone"):
+        with pytest.raises(EnvironmentFailedError, match=r"lost before the command ended|is gone"):
             await running
 
 
