@@ -66,7 +66,7 @@ def test_code_is_taken_without_a_configuration(folder):
         ("tasks.yaml", "wrong", "has no task class `Nothing`; it has Inner"),
         ("tasks.yaml", "bare", "must be `package.module.Class`, got `Inner`"),
         ("tasks.yaml", "odd", r"(?s)`Inner\(size=3, colour='red'\)` .*unexpected keyword argument 'colour'"),
-        ("tasks.yaml", "old", "(?s)No module named 'agentrl'.*serve --published .*tasks.yaml old"),
+        ("tasks.yaml", "old", "(?s)No module named 'agentrl.*serve --published .*tasks.yaml old"),
         ("absent.yaml", "x", "there is no file"),
         ("alone.py", "x", "is no configuration and has no entry `x`"),
     ],

@@ -38,7 +38,7 @@ class LoopLag:
         self._due = 0.0
         self._worst = [0.0, 0.0]
         self._window_ends = 0.0
-        self._warned_at = -_QUIET_S
+        self._warned_at: dict[tuple[str, int], float] = {}
         self._over = threading.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._watching: threading.Thread | None = None
@@ -77,15 +77,19 @@ class LoopLag:
     def _watch(self, loop_thread: int) -> None:
         while not self._over.wait(self._limit_s / 2):
             late_s = time.monotonic() - self._due
-            if late_s > self._limit_s and time.monotonic() - self._warned_at >= _QUIET_S:
+            if late_s > self._limit_s:
                 self._warn(sys._current_frames().get(loop_thread), late_s)
 
     def _warn(self, innermost: FrameType | None, late_s: float) -> None:
-        """Name the line; where none but ours is running, the machine is slow and not the task."""
+        """Name the line, unless it has just been; where none but ours is running, the machine is slow and not
+        the task."""
         frame = author_frame(innermost)
         if frame is None:
             return
-        self._warned_at = time.monotonic()
+        line, now = (frame.f_code.co_filename, frame.f_lineno), time.monotonic()
+        if now - self._warned_at.get(line, -_QUIET_S) < _QUIET_S:
+            return
+        self._warned_at[line] = now
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
         _log.warning(
             "task `%s` has blocked the event loop, and with it every session, for %.1f s at %s; "
