@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentrl_core import ConfigError, Message, SessionError
-from agentrl_env_sdk.published import PublishedTask, installed, load_published
+from agentrl_env_sdk.published import PublishedTask, installed, load_published, player
 from agentrl_env_sdk.published.task import Task
 from agentrl_env_sdk.published.typings import (
     AgentCancelledException,
@@ -268,6 +268,58 @@ async def test_a_task_that_may_not_be_cut_short_goes_on_to_its_next_action():
     gate.set()
     await cancelling
     assert (task.seen, (await waiting).status) == (["through the gate", "agent gone"], "cancelled")
+
+
+@pytest.mark.parametrize("full_async", [False, True])
+async def test_a_long_clean_up_is_not_cut_short(full_async, monkeypatch):
+    monkeypatch.setattr(player, "_PATIENCE_S", 0.05)
+    gate = asyncio.Event()
+
+    class Tidy(Played):
+        async def start_sample(self, index, session):
+            try:
+                await session.action(user("a"))
+            finally:
+                await gate.wait()
+                self.seen.append("tidy")
+                self.ended.set()
+
+    task = Tidy(full_async=full_async)
+    runner = Runner(PublishedTask(task))
+    session_id, _ = await runner.start(0)
+    await runner.cancel(session_id)
+    assert (task.seen, runner.sessions) == ([], {})
+    gate.set()
+    await task.ended.wait()
+    assert task.seen == ["tidy"]
+
+
+async def test_a_task_that_waits_for_something_else_is_cut_short_in_the_end(monkeypatch):
+    monkeypatch.setattr(player, "_PATIENCE_S", 0.05)
+    begun = asyncio.Event()
+
+    async def play(task, index, session):
+        begun.set()
+        await asyncio.Event().wait()
+
+    task, runner = runner_of(play)
+    starting = asyncio.create_task(runner.start(0, session_id=1))
+    await begun.wait()
+    await runner.cancel(1)
+    await task.ended.wait()
+    assert (task.seen, (await starting)[1].status) == (["cut short"], "cancelled")
+
+
+async def test_arguments_of_a_call_are_text():
+    async def play(task, index, session):
+        task.seen = (await session.action(user("a"))).messages
+        return DONE
+
+    task, runner = runner_of(play)
+    session_id, _ = await runner.start(0)
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": {"x": 1}}}
+    await runner.interact(session_id, [Message.model_validate({"role": "assistant", "tool_calls": [call]})])
+    assert json.loads(task.seen[0]["tool_calls"][0]["function"]["arguments"]) == {"x": 1}
 
 
 async def test_a_task_that_lets_its_cancellation_pass_frees_its_slot():

@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import httpx
 import pytest
 
 from agentrl_core import ConfigError, Message
@@ -240,10 +242,9 @@ def call(name: str, **arguments: str) -> list[Message]:
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """The ledger task as its configuration has it, containers and all, but for the driver."""
+def ledger_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger task's configuration, containers and all; the driver alone is another, by a variable."""
     pytest.importorskip("aiomysql")
-    monkeypatch.setattr(sys, "path", [str(TASKS), *sys.path])
     monkeypatch.setenv("AGENTRL_ENVIRONMENT_DRIVER", "process")
     monkeypatch.setenv("LEDGER_PARAMETERS_PASSWORD", "it's \\ secret")
     config = tmp_path / "ledger.yaml"
@@ -259,11 +260,45 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         "      state_driver: redis\n"
         "      state_options: {connection: {host: 172.17.0.1}}\n"
     )
+    return config
+
+
+@pytest.fixture
+async def ledger(ledger_config: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """The ledger task."""
+    monkeypatch.setattr(sys, "path", [str(TASKS), *sys.path])
     with installed():
-        task = load_published(config, "ledger")
+        task = load_published(ledger_config, "ledger")
         yield task
         await task.close()
     sys.modules.pop("their_ledger", None)
+
+
+@mariadb
+async def test_a_worker_that_is_stopped_leaves_nothing(ledger_config, monkeypatch):
+    folder = Path(tempfile.gettempdir()) / f"agentrl-environments-{os.getuid()}"
+    before = set(folder.glob("agentrl-mysql-*"))
+    words = [
+        sys.executable,
+        "-m",
+        "agentrl_env_sdk.cli",
+        "serve",
+        "--published",
+        str(ledger_config),
+        "ledger",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(TASKS)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as worker:
+        assert worker.stdout is not None
+        url = worker.stdout.readline().split()[-1]
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            opened = await http.post("/start_sample", json={"index": 1, "session_id": 5})
+            assert opened.json()["messages"][1]["content"] == "Book 45 to Ben's balance."
+            (made,) = set(folder.glob("agentrl-mysql-*")) - before
+            assert (await http.post("/cancel", json={"session_id": 5})).status_code == 200
+        worker.terminate()
+        assert worker.wait(timeout=60) == 0
+    assert not made.exists()
 
 
 @mariadb
@@ -376,7 +411,7 @@ def victim() -> Iterator[tuple[subprocess.Popen[str], str, str]]:
 @mariadb
 async def test_a_killed_owner_leaves_neither_server_nor_files(victim, make):
     process, name, host = victim
-    folder = Path(f"/tmp/agentrl-environments-{os.getuid()}") / name
+    folder = Path(tempfile.gettempdir()) / f"agentrl-environments-{os.getuid()}" / name
     with socket.create_connection((host, 3306), timeout=5):
         assert folder.exists()
     os.kill(process.pid, signal.SIGKILL)

@@ -18,7 +18,8 @@ from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.threads import call
 
 _PATIENCE_S = 4.0
-"""How long a cancelled task may go on before it is cut short; the runner waits a second longer."""
+"""How long a cancelled task may go on before it is cut short, or left alone to tidy up; the runner waits a
+second longer."""
 
 
 class PublishedTask(Task):
@@ -80,7 +81,8 @@ class PublishedTask(Task):
         else:
             played.cancel()
         await asyncio.wait({playing}, timeout=_PATIENCE_S)
-        playing.cancel()
+        if not (self.published.full_async or played.knows):
+            playing.cancel()  # Who knows is tidying up, and may take longer over it.
         playing.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def calculate_overall(self, results: Sequence[Mapping[str, Any]]) -> Any:

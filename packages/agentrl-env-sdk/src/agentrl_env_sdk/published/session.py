@@ -1,6 +1,7 @@
 """`agentrl.worker.task.Session`: a history that the task adds to, of which the agent gets what is new."""
 
 import asyncio
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,6 +65,7 @@ class Session:
         tools: tools of this episode; None stands for the task's.
         loop: where `action` runs when `sync_action` calls it.
         controller: state of the exchange.
+        knows: whether the task has been told that its agent has gone.
     """
 
     def __init__(self, session_id: int | str, episode: Episode | None = None) -> None:
@@ -74,6 +76,7 @@ class Session:
         self._episode = episode
         self._history: list[Any] = []
         self._num_told = 0
+        self.knows = False
         self._is_cancelled = False
         self._answer: asyncio.Future[Any] | None = None
         self._default_tools: list[Any] | None = None
@@ -140,7 +143,7 @@ class Session:
         if self._episode is None:
             raise RuntimeError(f"session {self.id} is not played by anybody; nobody can answer")
         if self._is_cancelled:
-            raise AgentCancelledException
+            raise self._gone()
         self.tell()
         self._answer = asyncio.ensure_future(self._episode.action())
         self.controller.is_waiting = True
@@ -148,10 +151,10 @@ class Session:
             reply = await self._answer
         except EpisodeOver:
             self._is_cancelled = True
-            raise AgentCancelledException from None
+            raise self._gone() from None
         except asyncio.CancelledError:
             if self._is_cancelled:
-                raise AgentCancelledException from None
+                raise self._gone() from None
             raise
         finally:
             self.controller.is_waiting = False
@@ -163,8 +166,12 @@ class Session:
             raise RuntimeError("`sync_action` is for `sync_start_sample`; async code awaits `action`")
         return asyncio.run_coroutine_threadsafe(self.action(*injection), self.loop).result()
 
+    def _gone(self) -> AgentCancelledException:
+        self.knows = True
+        return AgentCancelledException()
+
     def _heard(self, messages: Iterable[Message]) -> AgentOutput:
-        said = [message.to_wire() for message in messages] or [dict(_SILENCE)]
+        said = [_textual(message.to_wire()) for message in messages] or [dict(_SILENCE)]
         output = AgentOutput(status=AgentOutputStatus.NORMAL, messages=said)
         self._history.extend(said)
         self._num_told = len(self._history)
@@ -204,6 +211,14 @@ class Session:
         if self._episode is not None and shown != self._shown_tools:
             self._shown_tools = shown
             self._episode.set_tools(shown)
+
+
+def _textual(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls have their arguments as text, which is what tasks parse."""
+    for call in message.get("tool_calls") or []:
+        if not isinstance(call["function"]["arguments"], str):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return message
 
 
 def _message(item: Any) -> Message:
