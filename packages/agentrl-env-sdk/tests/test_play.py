@@ -139,3 +139,12 @@ async def test_a_task_that_fails_at_its_start_can_be_looked_at(played):
     shown = await played(Broken(), ":state", ":rewards", "add")
     assert "end: task error" in shown
     assert "error: the episode ended at its start" in shown
+
+
+async def test_the_state_of_an_episode_in_a_process_is_told_to_be_there(played):
+    class Apart(Count):
+        isolation = "process"
+
+    shown = await played(Apart(), "add", ":state", ":back", "add")
+    assert "state: in the episode's process; play with --in-process" in shown
+    assert re.findall(r"tool: now (\d)", shown) == ["1", "1"]

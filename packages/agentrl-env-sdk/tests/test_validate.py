@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -258,6 +259,23 @@ async def test_a_reward_for_anything_is_found():
 
     await failing("random", EasyOnly(), "the random agent's mean score is 1.000")
     await passing("do-nothing", EasyOnly())
+
+
+async def test_a_lucky_guess_is_no_way_to_win():
+    class Coin(Task):
+        optimum = 1.0
+
+        def setup(self, session: Session) -> str:
+            return "heads or tails?"
+
+        @tool
+        def call(self, session: Session, side: Literal["heads", "tails"]) -> str:
+            """Call it."""
+            session.finish(reward=float(side == "heads"))
+            return "thank you"
+
+    finding = await passing("random", Coin())
+    assert "in 16 episodes of 1 sample" in finding.did
 
 
 # rewards

@@ -23,6 +23,7 @@ from agentrl_core import (
     SessionError,
     ToolCall,
 )
+from agentrl_env_sdk.isolation import IsolatedTask
 from agentrl_env_sdk.oracle import Observation
 from agentrl_env_sdk.recording import Recording, first_difference
 from agentrl_env_sdk.task import Task
@@ -133,6 +134,9 @@ class Debugger:
             f"{session.turns_left} turns left, {session.invalid_actions} unusable replies"
         )
         click.echo(f"sample data: {pprint.pformat(session.sample, width=100)}")
+        if isinstance(self.episode.runner.task, IsolatedTask):
+            click.echo("state: in the episode's process; play with --in-process to see it")
+            return
         click.echo(f"state: {pprint.pformat(session.state, width=100, sort_dicts=False)}")
 
     async def _rewards(self, _: str) -> None:

@@ -34,7 +34,9 @@ class Resources:
         """What is held now."""
         threads = {t.ident or 0: t.name for t in threading.enumerate() if t.name != _POOL_THREAD}
         temporary = frozenset(map(str, Path(tempfile.gettempdir()).iterdir()))
-        return cls(_descriptors(), descendants(), threads, temporary)
+        # One look may leave a child out while another one ends.
+        processes = descendants() | descendants()
+        return cls(_descriptors(), processes, threads, temporary)
 
     def beyond(self, before: "Resources") -> list[str]:
         """What is held in addition to what was held before."""
@@ -85,6 +87,14 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 def parent_of(pid: int) -> int:

@@ -119,12 +119,10 @@ class Subject:
         """Actions that lead through an episode, the oracle's where there is one."""
         return (await self.play(self.agents[0], index, seed=seed)).actions
 
-    async def play(
-        self, agent: str, index: SampleIndex, *, seed: int = SEED, runner: Runner | None = None
-    ) -> Play:
+    async def play(self, agent: str, index: SampleIndex, *, seed: int = SEED, agent_seed: int = 0) -> Play:
         """Play an episode."""
-        episode = await begin(runner or self.runner(), index, seed=seed)
-        return await self.finish(episode, self._agent(agent))
+        episode = await begin(self.runner(), index, seed=seed)
+        return await self.finish(episode, self._agent(agent, agent_seed))
 
     async def finish(self, episode: Episode, agent: Agent) -> Play:
         """Let an agent play an episode on, break it off where it goes no further, and write it down."""
@@ -140,11 +138,11 @@ class Subject:
             actions=[*episode.actions],
         )
 
-    def _agent(self, name: str) -> Agent:
+    def _agent(self, name: str, seed: int) -> Agent:
         if name == "oracle":
             assert self.oracle is not None
             return OracleAgent(self.oracle)
-        return RandomAgent(0) if name == "random" else DoNothingAgent()
+        return RandomAgent(seed) if name == "random" else DoNothingAgent()
 
     @property
     def where(self) -> str:

@@ -14,7 +14,7 @@ from agentrl_core import SampleIndex, SessionError
 from agentrl_env_sdk.processes import children_of
 from agentrl_env_sdk.testing.episode import begin
 from agentrl_env_sdk.validate.report import Finding
-from agentrl_env_sdk.validate.resources import command_of, descendants, parent_of
+from agentrl_env_sdk.validate.resources import command_of, descendants, is_alive, parent_of
 from agentrl_env_sdk.validate.subject import SEED, Subject, counted, judged
 
 _SAMPLES = 2
@@ -83,12 +83,12 @@ class _Stopper:
 
     def survivors(self) -> dict[int, str]:
         """Those that are there still and that nobody has tried to end."""
-        living = descendants()
-        return {pid: shown for pid, shown in self.stopped.items() if pid in living and not _is_dying(pid)}
+        # The kernel's lists of children leave some out while others end; each is asked for by itself.
+        return {pid: shown for pid, shown in self.stopped.items() if is_alive(pid) and not _is_dying(pid)}
 
     def kill(self) -> None:
         """End what it has stopped."""
-        for pid in self.stopped.keys() & descendants().keys():
+        for pid in filter(is_alive, self.stopped):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
