@@ -14,6 +14,7 @@ import pytest
 
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples" / "adapters"
 MODEL = HERE.parents[1] / "packages/agentrl-workers/src/agentrl_workers/presets/quickstart-model"
 DEADLINE_S = 100.0
 
@@ -55,11 +56,16 @@ async def started(*words: str, folder: Path, marker: str) -> AsyncIterator[str]:
 
 def result_of(*words: str, folder: Path) -> Any:
     """What a script prints after `RESULT`."""
+    return json.loads(output_of(*words, folder=folder).split("RESULT ", 1)[1])
+
+
+def output_of(*words: str, folder: Path) -> str:
+    """What a script prints."""
     run = subprocess.run(
         words, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment(), cwd=folder
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    return json.loads(run.stdout.split("RESULT ", 1)[1])
+    return run.stdout
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl_env_sdk.tasks.guess import Guess
 
-from .conftest import HERE, MODEL, python_of, result_of  # isort: skip
+from .conftest import EXAMPLES, HERE, MODEL, output_of, python_of, result_of  # isort: skip
 
 NUMBERS = [number for split in ("train", "test") for number in Guess.splits[split]]
 GUESS = re.compile(r'"number": (\d+)')
@@ -83,3 +83,12 @@ def test_verl_is_told_of_a_session_that_failed(guess_url: str, tmp_path: Path):
     words = [python, str(HERE / "verl_run.py"), guess_url, str(MODEL), str(tmp_path / "loops.yaml")]
     with pytest.raises(AssertionError, match=r"SessionError.*99999"):
         result_of(*words, "99999", folder=tmp_path)
+
+
+def test_the_examples_run(guess_url: str, tmp_path: Path):
+    python = python_of("TRAINERS")
+    output_of(python, str(EXAMPLES / "trl_grpo.py"), guess_url, "guess", str(MODEL), "1", folder=tmp_path)
+    assert (tmp_path / "trained" / "model.safetensors").is_file()
+    output_of(python, str(EXAMPLES / "verl_data.py"), guess_url, "guess", folder=tmp_path)
+    assert (tmp_path / "guess.parquet").is_file()
+    assert f"url: {guess_url}" in (tmp_path / "agent_loops.yaml").read_text()

@@ -80,9 +80,8 @@ def rollouts() -> Iterator[SessionRollouts]:
     words += ["agentrl_env_sdk.tasks.guess:Guess", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        made = SessionRollouts(process.stdout.readline().split()[-1], start_timeout_s=10.0)
-        yield made
-        made.close()
+        with SessionRollouts(process.stdout.readline().split()[-1], start_timeout_s=10.0) as made:
+            yield made
         process.kill()
 
 

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from agentrl_core import (
     ConfigError,
@@ -112,6 +112,12 @@ class SessionRollouts:
         """
         indices = self._loop.call(self._client.indices(task, split=split))
         return [_row(task, index) for index in indices[:limit]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connections."""
