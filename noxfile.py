@@ -24,19 +24,35 @@ TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "httpx
 GENERATED = [f"agentrl_core.rpc.worker_stream_{kind}" for kind in ("pb2", "pb2_grpc")]
 """What `proto` makes; it needs core's extra `grpc`."""
 
+NEED_EXTRAS = [
+    f"agentrl_env_sdk.{name}"
+    for name in (
+        *("drivers.docker", "drivers.kubernetes"),
+        *("published.environment.docker", "published.environment.kubernetes", "testing.plugin"),
+    )
+]
+"""Modules that cannot be imported without an extra, or without pytest."""
+
 PACKAGES = {
     "agentrl-core": [
         *("--forbid", "fastapi", "aiohttp", "torch", "ray"),
         *("--skip", "agentrl_core.client", *GENERATED),
     ],
-    "agentrl-env-sdk": ["--forbid", "torch", "ray"],
+    "agentrl-env-sdk": ["--forbid", "torch", "ray", "pandas", "numpy", "--skip", *NEED_EXTRAS],
     "agentrl-controller": ["--forbid", "torch", "ray"],
     "agentrl-workers": [],
     "agentrl-eval": ["--forbid", "torch", "ray"],
 }
 """What the isolated import of each package must, and must not, bring along."""
 
-TEST_EXTRAS = {"agentrl-core": "client", "agentrl-controller": "otel"}
+TEST_EXTRAS = {
+    "agentrl-core": ["client"],
+    "agentrl-env-sdk": [
+        *("docker", "kubernetes", "redis", "mysql", "datasets"),
+        *("gymnasium", "pettingzoo", "mcp", "openenv", "openai"),
+    ],
+    "agentrl-controller": ["otel"],
+}
 """Extras that a package's tests need beyond its own dependencies."""
 
 PUBLISHED = ["agentrl-worker==0.4.0", "agentrl-eval==0.1.2", "grpcio>=1.76"]
@@ -116,8 +132,8 @@ def tests(session: nox.Session, package: str) -> None:
     isolation = [str(ROOT / "tests" / "isolation.py"), package.replace("-", "_"), "--installed"]
     session.run("python", "-I", *isolation, *PACKAGES[package])
 
-    extra = f"[{TEST_EXTRAS[package]}]" if package in TEST_EXTRAS else ""
-    _install(session, f"{package}{extra} @ {wheels[package].as_uri()}", *TEST_TOOLS, pins=pins)
+    extras = f"[{','.join(TEST_EXTRAS.get(package, []))}]"
+    _install(session, f"{package}{extras} @ {wheels[package].as_uri()}", *TEST_TOOLS, pins=pins)
     session.chdir(tmp)
     session.run(
         "pytest",
@@ -213,8 +229,11 @@ def _build(session: nox.Session, package: str, *, into: Path) -> Path:
 
 def _pins(session: nox.Session, package: str, *, into: Path) -> list[str]:
     """Constraint options that hold dependencies and test tools to the versions of uv.lock."""
-    extra = ["--extra", TEST_EXTRAS[package]] if package in TEST_EXTRAS else []
-    wanted = {"package.txt": ["--no-dev", "--package", package, *extra], "tools.txt": ["--only-group", "dev"]}
+    extras = [word for extra in TEST_EXTRAS.get(package, []) for word in ("--extra", extra)]
+    wanted = {
+        "package.txt": ["--no-dev", "--package", package, *extras],
+        "tools.txt": ["--only-group", "dev"],
+    }
     options = []
     for name, selection in wanted.items():
         path = into / name

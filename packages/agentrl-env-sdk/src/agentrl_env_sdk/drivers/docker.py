@@ -7,15 +7,14 @@ from typing import Any
 from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError, Subtype
 from agentrl_env_sdk.drivers.containers import ContainerEnvironment, Wire
+from agentrl_env_sdk.extras import extra
 
-try:
+with extra("docker"):
     import aiodocker
     import aiohttp
     from aiodocker.containers import DockerContainer
     from aiodocker.execs import Exec
     from aiodocker.stream import Stream
-except ImportError as missing:
-    raise ConfigError("the `docker` driver needs its client: install `agentrl-env-sdk[docker]`") from missing
 
 _ANSWER_S = 30.0
 _LOOKS = 20

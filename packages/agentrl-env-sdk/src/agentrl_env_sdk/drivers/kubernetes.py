@@ -9,15 +9,13 @@ from typing import Any
 from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError, Subtype
 from agentrl_env_sdk.drivers.containers import ContainerEnvironment, Wire
+from agentrl_env_sdk.extras import extra
 
-try:
+with extra("kubernetes"):
     import aiohttp
     from kubernetes_asyncio import client, config, watch
     from kubernetes_asyncio.client.exceptions import ApiException
     from kubernetes_asyncio.stream import WsApiClient
-except ImportError as missing:
-    extra = "`agentrl-env-sdk[kubernetes]`"
-    raise ConfigError(f"the `kubernetes` driver needs its client: install {extra}") from missing
 
 LABEL = "agentrl.environment"
 """On every pod that we make; its value is the pod's name."""

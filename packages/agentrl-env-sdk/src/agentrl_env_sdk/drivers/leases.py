@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl_core import ConfigError
+from agentrl_env_sdk.extras import extra
 
 _PROC = Path("/proc")
 
@@ -104,10 +105,8 @@ class RedisLeases:
     """
 
     def __init__(self, url: str, *, prefix: str = "agentrl") -> None:
-        try:
+        with extra("redis"):
             from redis.asyncio import Redis
-        except ImportError as error:
-            raise ConfigError("leases in Redis need its client: install `agentrl-env-sdk[redis]`") from error
         try:
             self._redis = Redis.from_url(url)
         except ValueError as error:

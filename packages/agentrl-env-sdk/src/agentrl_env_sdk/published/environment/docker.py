@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import aiodocker
-
 from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers import Subtype
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError
 from agentrl_env_sdk.drivers.docker import LABEL, DockerDriver, DockerEnvironment
+from agentrl_env_sdk.extras import extra
 from agentrl_env_sdk.published.environment.container import Made, container_of, kind_of, url_of
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
+
+with extra("docker"):
+    import aiodocker
 
 _PAUSE_S = 0.25
 

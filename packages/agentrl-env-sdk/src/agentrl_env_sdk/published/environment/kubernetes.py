@@ -4,16 +4,18 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from kubernetes_asyncio import client, config
-from kubernetes_asyncio.client.exceptions import ApiException
-from kubernetes_asyncio.stream import WsApiClient
-
 from agentrl_core import ConfigError
 from agentrl_env_sdk.drivers import Subtype
 from agentrl_env_sdk.drivers.base import EnvironmentFailedError
 from agentrl_env_sdk.drivers.kubernetes import LABEL, KubernetesDriver, PodEnvironment
+from agentrl_env_sdk.extras import extra
 from agentrl_env_sdk.published.environment.container import EXCLUSIVE, Made, kind_of, url_of, wish
 from agentrl_env_sdk.published.environment.delegation import EnvironmentDelegation
+
+with extra("kubernetes"):
+    from kubernetes_asyncio import client, config
+    from kubernetes_asyncio.client.exceptions import ApiException
+    from kubernetes_asyncio.stream import WsApiClient
 
 _MAIN = "main"
 
