@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -99,10 +100,10 @@ async def timeouts(subject: Subject) -> Finding:
     commands: dict[str, None] = {}
     for index in subject.samples[:_SAMPLES]:
         stopper = await _hang(subject, index)
-        commands |= dict.fromkeys(stopper.stopped.values())
+        commands |= dict.fromkeys(map(_shortened, stopper.stopped.values()))
         for pid, shown in stopper.survivors().items():
             problems[
-                f"sample {index!r}: process {pid} (`{shown}`) goes on {subject.settings.grace_s:g} s after "
+                f"sample {index!r}: process {pid} (`{_shortened(shown)}`) goes on {subject.settings.grace_s:g} s after "
                 'the time-out; kill it in `teardown`, or set `isolation = "process"` on the task'
             ] = None
         stopper.kill()
@@ -110,6 +111,10 @@ async def timeouts(subject: Subject) -> Finding:
     episodes = counted(len(subject.samples[:_SAMPLES]), "episode")
     did = f"stopped every process that {episodes} started until the time-out"
     return judged("timeouts", f"{did}: {seen}" if seen else f"{did}: they started none", list(problems))
+
+
+def _shortened(command: str) -> str:
+    return textwrap.shorten(command, 60, placeholder=" ...")
 
 
 async def _hang(subject: Subject, index: SampleIndex) -> _Stopper:
