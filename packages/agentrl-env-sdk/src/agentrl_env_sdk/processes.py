@@ -13,9 +13,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 100
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends; Linux only."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends; Linux only.
+
+    Args:
+        number: the signal; one that can be caught leaves time to end what this process has started.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
