@@ -103,8 +103,9 @@ async def timeouts(subject: Subject) -> Finding:
         commands |= dict.fromkeys(map(_shortened, stopper.stopped.values()))
         for pid, shown in stopper.survivors().items():
             problems[
-                f"sample {index!r}: process {pid} (`{_shortened(shown)}`) goes on {subject.settings.grace_s:g} s after "
-                'the time-out; kill it in `teardown`, or set `isolation = "process"` on the task'
+                f"sample {index!r}: process {pid} (`{_shortened(shown)}`) goes on "
+                f"{subject.settings.grace_s:g} s after the time-out; "
+                'kill it in `teardown`, or set `isolation = "process"` on the task'
             ] = None
         stopper.kill()
     seen = ", ".join(f"`{shown}`" for shown in commands)
