@@ -17,7 +17,9 @@ from agentrl_env_sdk.drivers.services import MariaDbDriver, RedisDriver
 @pytest.fixture
 async def databases(tmp_path):
     leases = LocalLeases(tmp_path / "leases.sqlite")
-    async with Environments(MariaDbDriver(), [Subtype("db")], leases=leases) as found:
+    folder = tmp_path / ("longer than a socket's path may be " * 4)
+    folder.mkdir()
+    async with Environments(MariaDbDriver(folder), [Subtype("db")], leases=leases) as found:
         yield found
 
 

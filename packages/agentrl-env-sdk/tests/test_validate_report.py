@@ -109,6 +109,7 @@ def run(*arguments, folder):
 def folder(tmp_path):
     (tmp_path / "dice.py").write_text(TASK)
     (tmp_path / "best.py").write_text(ORACLE)
+    (tmp_path / "pytest.ini").touch()  # So that no settings further up hold.
     return tmp_path
 
 

@@ -19,6 +19,8 @@ _START_S = 90.0
 _TRIES = 3
 _PAUSE_S = 0.05
 _OWNER = "owner"
+_SOCKET = "s"
+"""In the directory of the data, where server and client are: a socket's whole path may have 107 characters."""
 
 
 class ServiceEnvironment(Unable):
@@ -128,21 +130,23 @@ class MariaDb(Server):
             EnvironmentFailedError: the server refuses one.
         """
         client = _program("mariadb", "mysql", package="mariadb-client")
-        words = [client, "--no-defaults", "--user=root", f"--socket={self._socket}"]
-        code, said = await _communicate(words, statements, MYSQL_PWD=self.password)
+        words = [client, "--no-defaults", "--user=root", f"--socket={_SOCKET}"]
+        code, said = await _communicate(words, statements, folder=self._data, MYSQL_PWD=self.password)
         if code != 0:
             raise EnvironmentFailedError(f"the database server refuses: {said[-500:]}")
 
     @property
-    def _socket(self) -> str:
-        return str(self.folder / "s")
+    def _data(self) -> Path:
+        return self.folder / "data"
 
     async def _prepare(self) -> None:
         await super()._prepare()
         installer = _program("mariadb-install-db", package="mariadb-server")
-        words = [installer, "--no-defaults", f"--datadir={self.folder / 'data'}", *self._user()]
+        self._data.mkdir()
+        # From within, since it takes no path with a space in it.
+        words = [installer, "--no-defaults", "--datadir=.", *self._user()]
         words += ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        code, said = await _communicate(words, "")
+        code, said = await _communicate(words, "", folder=self._data)
         if code != 0:
             raise EnvironmentFailedError(f"{installer} fails: {said[-2000:]}")
         script = self.folder / "first.sql"
@@ -157,7 +161,7 @@ class MariaDb(Server):
     def _command(self) -> list[str]:
         server = _program("mariadbd", "mysqld", package="mariadb-server")
         return [
-            *(server, "--no-defaults", f"--datadir={self.folder / 'data'}", f"--socket={self._socket}"),
+            *(server, "--no-defaults", f"--datadir={self._data}", f"--socket={_SOCKET}"),
             *(f"--port={self.port}", "--bind-address=127.0.0.1", f"--init-file={self.folder / 'first.sql'}"),
             *(
                 f"--pid-file={self.folder / 'pid'}",
@@ -239,7 +243,6 @@ class _DatabaseDriver(ABC):
 
     async def _start(self) -> Server:
         await asyncio.to_thread(_sweep, Path(self._folder or tempfile.gettempdir()), f"agentrl-{self.kind}-*")
-        # Its own short folder: a socket's path may have 107 characters.
         folder = Path(tempfile.mkdtemp(prefix=f"agentrl-{self.kind}-", dir=self._folder))
         server = self._make(folder)
         try:
@@ -371,10 +374,15 @@ def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
-async def _communicate(words: list[str], text: str, **env: str) -> tuple[int, str]:
+async def _communicate(words: list[str], text: str, *, folder: Path, **env: str) -> tuple[int, str]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *words, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env={**os.environ, **env}
+        *words,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=folder,
+        env={**os.environ, **env},
     )
     try:
         said, _ = await process.communicate(text.encode())
