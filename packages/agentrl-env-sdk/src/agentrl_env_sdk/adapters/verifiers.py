@@ -19,8 +19,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from agentrl_core import ConfigError, Message, SampleStatus, Tool
-from agentrl_env_sdk.session import AgentReply, Session, TaskFailedError
+from agentrl_core import ConfigError, SampleStatus, Tool
+from agentrl_env_sdk.adapters.chat_turns import message_of, new_messages
+from agentrl_env_sdk.session import Session, TaskFailedError
 from agentrl_env_sdk.task import Task
 
 __all__ = ["VerifiersTask"]
@@ -97,8 +98,8 @@ class VerifiersTask(Task):
                 if asked["tools"] != tools:
                     tools = asked["tools"]
                     session.set_tools(_TOOLS.validate_python(tools or []))
-                reply = await session.action(_new_messages(seen, asked["messages"]))
-                message = _message_of(reply)
+                reply = await session.action(new_messages(seen, asked["messages"]))
+                message = message_of(reply)
                 seen = [*asked["messages"], message]
                 await episode.reply(asked["call"], message)
         finally:
@@ -262,38 +263,6 @@ class _Process:
 
     def _why(self) -> str:
         return "the verifiers environment's process has ended: " + "\n".join(self._log)[-1000:]
-
-
-def _new_messages(seen: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]) -> list[Message]:
-    """What a question adds to the conversation.
-
-    Raises:
-        TaskFailedError: it tells another conversation than the one so far.
-    """
-    if [_trace(each) for each in messages[: len(seen)]] != [_trace(each) for each in seen]:
-        raise TaskFailedError(
-            f"the environment rewrote its conversation of {len(seen)} messages, or lets several agents play; "
-            "a session only goes on"
-        )
-    return [Message.model_validate(each) for each in messages[len(seen) :]]
-
-
-def _trace(message: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What stays of a message when it is written anew."""
-    calls = [call.get("function", {}).get("name") for call in message.get("tool_calls") or []]
-    return message["role"], Message.model_validate(message).text, calls
-
-
-def _message_of(reply: AgentReply) -> dict[str, Any]:
-    """The agent's reply as one assistant message in OpenAI's form."""
-    calls = [call.to_wire() for message in reply.messages for call in message.tool_calls or []]
-    for place, call in enumerate(calls):
-        arguments = call["function"]["arguments"]
-        call["id"] = call.get("id") or f"call_{place}"
-        call["type"] = "function"
-        call["function"]["arguments"] = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    said: dict[str, Any] = {"role": "assistant", "content": reply.text}
-    return {**said, "tool_calls": calls} if calls else said
 
 
 def _grade(session: Session, end: Mapping[str, Any]) -> None:

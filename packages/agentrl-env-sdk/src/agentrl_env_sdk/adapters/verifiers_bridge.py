@@ -7,7 +7,8 @@
     <- {"do": "cancel", "episode": e}
 
 The rollouts ask for completions at an endpoint of this process that has the shape of OpenAI's; each question
-becomes a line. Only the standard library and what verifiers brings are imported, and those when it runs.
+becomes a line. Only the standard library, `chat_wire` and what verifiers brings are imported, and those
+when it runs.
 """
 
 import argparse
@@ -18,7 +19,6 @@ import json
 import os
 import secrets
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Bridge:
 
     async def _complete(self, request: Any) -> Any:
         from aiohttp import web
+        from chat_wire import completion, events  # pyright: ignore[reportMissingImports]
 
         episode = self._episodes.get(request.match_info["key"])
         if episode is None:
@@ -101,29 +102,8 @@ class Bridge:
         finally:
             self._calls.pop(call, None)
         if not body.get("stream"):
-            return web.json_response(_completion(message, body, whole=True))
-        events = [_completion(message, body, whole=False), "[DONE]"]
-        text = "".join(f"data: {each if isinstance(each, str) else json.dumps(each)}\n\n" for each in events)
-        return web.Response(text=text, content_type="text/event-stream")
-
-
-def _completion(message: dict[str, Any], body: dict[str, Any], *, whole: bool) -> dict[str, Any]:
-    """A message as a chat completion, or as the one chunk of a streamed one."""
-    calls = message.get("tool_calls") or []
-    said: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    if calls:
-        said["tool_calls"] = (
-            calls if whole else [{"index": place, **each} for place, each in enumerate(calls)]
-        )
-    choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop"}
-    return {
-        "id": f"chatcmpl-{secrets.token_hex(8)}",
-        "object": "chat.completion" if whole else "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": body.get("model", "agent"),
-        "choices": [{**choice, ("message" if whole else "delta"): said}],
-        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-    }
+            return web.json_response(completion(message, body))
+        return web.Response(text=events(message, body), content_type="text/event-stream")
 
 
 def _result(ended: Any) -> dict[str, Any]:
@@ -167,6 +147,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="samples of the taskset")
     parser.add_argument("--count", action="store_true", help="only tell how many samples there are")
     given = parser.parse_args()
+    # While its folder is where modules are looked for.
+    import chat_wire  # noqa: F401  # pyright: ignore[reportMissingImports]
+
     sys.path.remove(str(Path(__file__).parent))  # Where a module has the name of their package.
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # What the environment prints is no part of the protocol.
