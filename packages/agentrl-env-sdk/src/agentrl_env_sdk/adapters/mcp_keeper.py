@@ -4,7 +4,7 @@
 
 The server gets this process's pipes. When the server ends, when this process is told to, and when PARENT
 ends, however it does, all that the server has started is ended, daemons included (Linux; elsewhere, the
-process group is all that its parent can end). Only the standard library is imported, so that it starts at once.
+process group is all that its parent can end). Only the standard library is imported, so it starts at once.
 """
 
 import contextlib

@@ -7,12 +7,14 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
 from agentrl_core import ConfigError
 from agentrl_env_sdk.adapters.mcp_results import content_of_result
-from agentrl_env_sdk.content import Part
+from agentrl_env_sdk.content import Part, plain
+from agentrl_env_sdk.extras import extra
 from agentrl_env_sdk.session import TaskFailedError
 
 _KEEPER = Path(__file__).with_name("mcp_keeper.py")
@@ -173,10 +175,10 @@ class Link:
             TaskFailedError: the connection is lost, or the answer is not what the server's own schema says.
         """
         limit = self.server.call_timeout_s
+        given = plain(arguments)  # Half a character, which a model may write, would end the connection.
         try:
-            return content_of_result(
-                await self._client.call_tool(name, arguments, read_timeout_seconds=limit)
-            )
+            result = await self._client.call_tool(name, given, read_timeout_seconds=limit)
+            return content_of_result(result)
         except Exception as error:
             told = _told(error, limit)
             if told is None:
@@ -373,7 +375,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _require() -> None:
-    try:
-        from mcp import Client  # noqa: F401
-    except ImportError as missing:
-        raise ConfigError("MCP servers need its client: install `agentrl-env-sdk[mcp]` (mcp 2)") from missing
+    with extra("mcp"):
+        import mcp
+    if not hasattr(mcp, "Client"):
+        found = metadata.version("mcp")
+        raise ConfigError(f"`mcp` must be >= 2, got {found}; `pip install -U 'agentrl-env-sdk[mcp]'`")

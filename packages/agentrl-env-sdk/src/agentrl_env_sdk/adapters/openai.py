@@ -11,9 +11,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core import ConfigError, Message, Reply, RewardItem, Tool
+from agentrl_core import Message, Reply, RewardItem, Tool
 from agentrl_env_sdk.adapters.chat_turns import message_of, new_messages
 from agentrl_env_sdk.adapters.openai_endpoint import Asked, Endpoint, refused
+from agentrl_env_sdk.extras import extra
 from agentrl_env_sdk.session import Session
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.threads import call
@@ -186,7 +187,8 @@ async def _next(endpoint: Endpoint, playing: "asyncio.Task[Any]") -> Asked | Non
 
 async def _play(agent: AgentLoop, endpoint: Endpoint, sample: Any) -> Any:
     """Run the agent with a client of its own."""
-    openai = _openai()
+    with extra("openai"):
+        import openai
     options = {"base_url": endpoint.base_url, "api_key": endpoint.token, "timeout": None, "max_retries": 0}
     # What this machine's variables say of proxies is not meant for an address on it.
     transport = {"trust_env": False, "timeout": None}
@@ -258,11 +260,3 @@ def _reply_of(said: Any) -> Message:
     return Message.model_validate(
         {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
     )
-
-
-def _openai() -> Any:
-    try:
-        import openai
-    except ImportError as missing:
-        raise ConfigError("OpenAI agents need their client: install `agentrl-env-sdk[openai]`") from missing
-    return openai
