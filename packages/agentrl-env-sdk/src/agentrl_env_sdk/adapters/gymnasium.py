@@ -55,7 +55,7 @@ class GymnasiumTask(SteppedTask):
         if not self.name:
             self.name = spec.id.rsplit("/", 1)[-1].lower()
         limit = self._make_options.get("max_episode_steps", spec.max_episode_steps)
-        is_own = type(self).max_turns is not SteppedTask.max_turns
+        is_own = type(self).max_turns != SteppedTask.max_turns
         if limit is not None and limit > 0 and not has_turns and not is_own:
             # The environment's own limit comes first, however many replies were unusable.
             self.max_turns = limit + self.max_invalid_actions + 1

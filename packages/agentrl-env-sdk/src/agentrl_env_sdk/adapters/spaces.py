@@ -18,13 +18,12 @@ from typing import Any
 
 from agentrl_core import ConfigError
 from agentrl_env_sdk.content import Part, encodable, image_part, text_part
+from agentrl_env_sdk.extras import extra
 
-try:
+with extra("gymnasium"):
     import numpy as np
     from gymnasium import spaces
     from gymnasium.vector.utils import concatenate, create_empty_array, iterate
-except ImportError as missing:
-    raise ConfigError("this adapter needs Gymnasium: install `agentrl-env-sdk[gymnasium]`") from missing
 
 Names = Sequence[str] | Mapping[str, Any]
 """Names of the values of a `Discrete` space; for a `Dict` space those of its keys, by key."""
@@ -86,7 +85,7 @@ class Form(ABC):
         """
         found = self.decode(value, where)
         if not self.space.contains(found):
-            raise _fault(where, f"must be in {self.space}", value)
+            raise _fault(where or "arguments", f"must be in {self.space}", value)
         return found
 
 
@@ -254,7 +253,7 @@ class _TextForm(Form):
 
     @property
     def example(self) -> Any:
-        return self._space.characters[:1] * max(1, self._space.min_length)
+        return self._space.characters[:1] * min(max(1, self._space.min_length), self._space.max_length)
 
     def encode(self, value: Any) -> Any:
         return str(value)
@@ -334,9 +333,8 @@ class _SequenceForm(Form):
         items = tuple(self._form.decode(item, f"{where}[{place}]") for place, item in enumerate(value))
         if not self._space.stack:
             return items
-        return concatenate(
-            self._space.feature_space, items, create_empty_array(self._space.feature_space, len(items))
-        )
+        empty = create_empty_array(self._space.feature_space, len(items))
+        return concatenate(self._space.feature_space, items, empty) if items else empty
 
 
 class _OneOfForm(Form):
@@ -456,7 +454,8 @@ class Action:
 
     def arguments(self, value: Any) -> dict[str, Any]:
         """The arguments that an action's JSON goes into."""
-        return value if self._has_keys and isinstance(value, dict) else {"action": value}
+        has_them = isinstance(value, dict) and (self._has_keys or set(value) == {"action"})
+        return value if has_them else {"action": value}
 
 
 def legal(form: Form, mask: Any) -> list[Any] | None:
@@ -472,8 +471,7 @@ def legal(form: Form, mask: Any) -> list[Any] | None:
         return None
     if isinstance(form, _DiscreteForm):
         return _allowed(mask, form.low, form.high, form.encode)
-    if isinstance(form.space, spaces.MultiDiscrete) and len(form.space.shape) == 1:
-        assert isinstance(form, _ArrayForm)
+    if isinstance(form, _ArrayForm) and _has_masks(form.space):
         places = [
             _allowed(each, int(low), int(high), int)
             for each, low, high in zip(mask, form.low, form.high, strict=True)
@@ -493,6 +491,23 @@ def refusal(form: Form, mask: Any, action: Any) -> str | None:
     else:
         is_legal = all(place is None or one in place for one, place in zip(wanted, allowed, strict=True))
     return None if is_legal else f"argument `action`: {wanted} is not legal now; {legal_text(allowed)}"
+
+
+def misfit(space: "spaces.Space[Any]", mask: Any, action: Any) -> str | None:
+    """Why a space or a mask does not take an action; None where both do."""
+    if not space.contains(action):
+        return f"it is not in {space}"
+    return refusal(form_of(space), mask, action) if _has_masks(space) else None
+
+
+def drawn(space: "spaces.Space[Any]", mask: Any, *, seed: int) -> Any:
+    """An action by chance, a legal one where there is a mask; seeds the space."""
+    space.seed(seed)
+    if mask is None or not _has_masks(space):
+        return space.sample()
+    if isinstance(space, spaces.Discrete):
+        return space.sample(mask=np.asarray(mask, np.int8))
+    return space.sample(mask=tuple(np.asarray(each, np.int8) for each in mask))
 
 
 def legal_text(allowed: Sequence[Any]) -> str:
@@ -631,6 +646,12 @@ def _checked_names(names: Names, count: int, space: Any) -> list[str]:
     if not is_list or len(names) != count or len(set(names)) != count:
         raise ConfigError(f"`names` for {space} must be {count} different names, got {names!r}")
     return [str(name) for name in names]
+
+
+def _has_masks(space: Any) -> bool:
+    return isinstance(space, spaces.Discrete) or (
+        isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1
+    )
 
 
 def _flat(index: tuple[int, ...], shape: tuple[int, ...]) -> int:

@@ -282,7 +282,8 @@ class SteppedTask(Task):
         """
         with session.state[_HELD].used():
             try:
-                return copy.deepcopy(self._play(session))
+                shared = {id(self): self, id(self.manner): self.manner}
+                return copy.deepcopy(self._play(session), shared)
             except Exception as error:  # whatever the environment's own code raises
                 raise TaskFailedError(
                     f"the environment cannot be copied: {error}; unset `can_fork`"
@@ -346,7 +347,8 @@ class SteppedTask(Task):
         """Give the session the tools of its environment."""
         if self._mode == "text":
             return
-        session.set_tools([self._tool(play, name, action) for name, action in play.actions.items()])
+        acting = [self._tool(play, name, action) for name, action in play.actions.items()]
+        session.set_tools([*self.bound_tools.values(), *acting])
 
     def _tool(self, play: Play, name: str, action: "Action") -> BoundTool:
         spec = ToolFunction(name=name, description=self._tool_description, parameters=action.schema)
@@ -457,20 +459,22 @@ def parsed(text: str, action: "Action") -> Any:
         ValueError: there is none.
     """
     said = text.strip()
+    schema = action.form.schema
+    words: list[str] = schema.get("enum", [])
+    if schema.get("type") == "string" and not words:
+        return said
     try:
         return json.loads(said)
     except (ValueError, RecursionError):
         pass
-    schema = action.form.schema
-    words = schema.get("enum")
-    if words is not None:
-        found = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", said)
-        if found:
-            return found[-1]
+    if words:
+        pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)"
+        found = re.findall(pattern, said, re.IGNORECASE)
+        known = {word.casefold(): word for word in words}
+        if found and found[-1].casefold() in known:
+            return found[-1] if found[-1] in words else known[found[-1].casefold()]
     elif schema.get("type") == "integer" and (numbers := re.findall(r"-?\d+", said)):
         return int(numbers[-1][:20])
-    elif schema.get("type") == "string":
-        return said
     raise ValueError("there is no action in the reply")
 
 
