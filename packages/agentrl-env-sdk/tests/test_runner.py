@@ -786,6 +786,15 @@ async def test_plain_functions_may_stand_beside_the_methods(call):
     with pytest.raises(ConfigError, match="two tools called `double`"):
         Runner(Twice())
 
+    class Shut(Both):
+        @tool
+        def close(self, door: str) -> str:
+            """Close a door."""
+            return door
+
+    with pytest.raises(ConfigError, match=r"`close` of `Shut` hides `Task.close`.*in `tools`"):
+        Runner(Shut())
+
 
 async def test_a_sessions_sync_code_keeps_to_one_thread_from_setup_to_teardown(call):
     threads = {}

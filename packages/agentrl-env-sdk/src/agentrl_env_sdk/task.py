@@ -104,9 +104,16 @@ class Task:
         """The tools by name.
 
         Raises:
-            ConfigError: a function cannot be described to a model, or two have the same name.
+            ConfigError: a function cannot be described to a model, two have the same name, or one hides
+                what every task has.
         """
         found = tools_of(self, session_type=Session)
+        for name in found:
+            if hasattr(Task, name):
+                raise ConfigError(
+                    f"the tool `{name}` of `{type(self).__name__}` hides `Task.{name}`; "
+                    "write it as a function and name that in `tools`"
+                )
         for given in self.tools:
             bound = given if isinstance(given, BoundTool) else bind(given, session_type=Session)
             if bound.name in found:
