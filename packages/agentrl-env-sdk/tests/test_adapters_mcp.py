@@ -528,3 +528,14 @@ async def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError, match=r"agentrl-env-sdk\[mcp\]"):
         await McpTools(McpServer.stdio("x")).open()
+
+
+async def test_the_example_is_solved_by_its_oracle():
+    target = str(Path(__file__).parents[3] / "examples" / "adapters" / "mcp_task.py")
+    async with testing.play(target, split="test") as episode:
+        task: Any = episode.runner.task
+        try:
+            await episode.play(testing.OracleAgent(task.oracle))
+            assert (episode.status, episode.reward) == (SampleStatus.COMPLETED, 1.0)
+        finally:
+            await task.close()

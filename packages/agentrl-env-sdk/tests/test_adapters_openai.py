@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -511,7 +514,7 @@ def test_arguments_that_are_objects_become_text():
 
 
 def test_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "openai", None)
     with testing.play_sync(Guess, index=0):
         pass  # nothing else needs it
     with (
@@ -519,3 +522,33 @@ def test_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch):
         testing.play_sync(a_task(adder)),
     ):
         pass
+
+
+# The examples.
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
+
+
+async def test_the_example_of_an_agent_plays_guess(served_guess: str):
+    async with model(halving) as (client, asked):
+        words = [str(EXAMPLES / "openai_agent.py"), served_guess, "guess", "m", "--samples", "3"]
+        direct = {"OPENAI_BASE_URL": str(client.base_url), "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stdout=pipe, stderr=pipe, env=os.environ | direct
+        )
+        said, complained = await process.communicate()
+    assert said.decode() == "scores [1.0, 1.0, 1.0], mean 1.000\n", complained.decode()
+    assert asked[0]["temperature"] == 1.0
+
+
+async def test_the_example_of_a_task_is_solved_by_its_oracle():
+    target = str(EXAMPLES / "openai_task.py")
+    async with testing.play(target, split="test") as episode:
+        task: Any = episode.runner.task
+        await episode.play(testing.OracleAgent(task.oracle))
+        assert (episode.status, episode.reward) == (SampleStatus.COMPLETED, 1.0)
+    async with testing.play(target) as episode:
+        told = await episode.call("multiply", a=3)
+        assert told.text == "error: 'b'"
+        assert (await episode.say("I do not know")).reward == 0.0

@@ -6,6 +6,7 @@ any OpenAI client -- POST /v1/chat/completions --> Endpoint -- Asked --> the tas
 import asyncio
 import hmac
 import secrets
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from agentrl_core import ConfigError, Message, Tool
+from agentrl_core.sockets import url_of
 from agentrl_env_sdk.adapters.chat_wire import completion, events
 
 MODEL = "agent"
@@ -119,14 +121,16 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         app.router.add_route("*", "/{path:.*}", self._elsewhere)
+        listener = socket.create_server(("127.0.0.1", 0))
         runner = self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         try:
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            await web.SockSite(runner, listener).start()
         except BaseException:
             await runner.cleanup()
+            listener.close()  # The site lets go of it only once it has started.
             raise
-        self.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        self.base_url = url_of(listener, path="/v1")
         return self
 
     async def __aexit__(self, *_: object) -> None:
