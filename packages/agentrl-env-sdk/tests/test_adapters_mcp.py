@@ -539,3 +539,16 @@ async def test_the_example_is_solved_by_its_oracle():
             assert (episode.status, episode.reward) == (SampleStatus.COMPLETED, 1.0)
         finally:
             await task.close()
+
+
+async def test_who_is_cancelled_while_a_server_starts_leaves_no_descriptor(script: Path):
+    before = set(os.listdir("/proc/self/fd"))
+    for turns in range(12):
+        opening = asyncio.create_task(McpTools(McpServer.stdio(sys.executable, script)).open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+    async with asyncio.timeout(DEADLINE_S):
+        while set(os.listdir("/proc/self/fd")) - before:
+            await asyncio.sleep(0.02)  # what the loop closes, it closes a little later

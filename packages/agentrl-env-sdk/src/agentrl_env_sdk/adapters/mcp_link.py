@@ -305,12 +305,17 @@ class _LastWords:
         """A file to write to; its last copy to be closed ends the stream."""
         reader = asyncio.StreamReader()
         out, into = os.pipe()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out, "rb")
-        )
+        sink = os.fdopen(into, "w")
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out, "rb")
+            )
+        except BaseException:
+            sink.close()
+            raise
         self._reading = asyncio.create_task(self._keep(reader))
         self._reading.add_done_callback(lambda _: transport.close())
-        return os.fdopen(into, "w")
+        return sink
 
     @property
     def have_ended(self) -> bool:
