@@ -542,7 +542,7 @@ async def test_the_example_is_solved_by_its_oracle():
 
 
 async def test_who_is_cancelled_while_a_server_starts_leaves_no_descriptor(script: Path):
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     for turns in range(12):
         opening = asyncio.create_task(McpTools(McpServer.stdio(sys.executable, script)).open())
         for _ in range(turns):
@@ -550,5 +550,5 @@ async def test_who_is_cancelled_while_a_server_starts_leaves_no_descriptor(scrip
         opening.cancel()
         await asyncio.wait([opening])
     async with asyncio.timeout(DEADLINE_S):
-        while set(os.listdir("/proc/self/fd")) - before:
+        while set(Path("/proc/self/fd").iterdir()) - before:
             await asyncio.sleep(0.02)  # what the loop closes, it closes a little later
