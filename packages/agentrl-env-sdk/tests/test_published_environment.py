@@ -1,6 +1,7 @@
 """Environments of published tasks, made by processes where a task asks for containers."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -346,6 +347,62 @@ async def test_sessions_share_the_server_and_nothing_in_it(ledger):
     assert len({held.environments["mysql"].name for held in controller._held.values()}) == 1
     await runner.cancel_all()
     assert controller._held == {}
+
+
+class Peaks(EnvironmentDelegation):
+    """A database server of an image."""
+
+    def __init__(self, image: str) -> None:
+        super().__init__("peaks")
+        self._image = image
+
+    async def create_docker_container(self, attrs: dict[str, Any], subtype: str) -> dict[str, Any]:
+        attrs["Env"] = {"MYSQL_ROOT_PASSWORD": "x", "MYSQL_DATABASE": "peaks"}
+        return {**attrs, "Image": self._image, "ExposedPorts": {"3306/tcp": {}}}
+
+
+@pytest.fixture
+async def sql(request: pytest.FixtureRequest, make: Make) -> AsyncIterator[Callable[[str], Any]]:
+    """Runs statements on what stands in for the image that the test names: `await sql(statement)`."""
+    aiomysql = pytest.importorskip("aiomysql")
+    _, _, hosts = await make(Peaks(request.param)).start_session("default")
+    async with aiomysql.connect(
+        host=hosts["default"], user="root", password="x", db="peaks", charset="utf8mb4", autocommit=True
+    ) as connection:
+
+        async def run(statement: str) -> list[tuple[Any, ...]]:
+            cursor = await connection.cursor()
+            await cursor.execute(statement)
+            return list(await cursor.fetchall())
+
+        yield run
+
+
+@mariadb
+@pytest.mark.filterwarnings("ignore:Truncated incorrect")
+@pytest.mark.parametrize("sql", ["docker.io/library/mysql:8"], indirect=True)
+async def test_what_stands_in_for_mysql_answers_as_it_does(sql):
+    await sql("CREATE TABLE peaks (name TEXT, place TEXT)")
+    await sql("INSERT INTO peaks VALUES ('Đeravica', '1'), ('富士山', 'first'), ('Mont\u00a0Blanc', '3')")
+    # Text is held as UTF-8, whose bytes a hash is taken of.
+    (answer,) = await sql("SELECT name, MD5(name) FROM peaks WHERE name = '富士山'")
+    assert answer == ("富士山", hashlib.md5("富士山".encode()).hexdigest())
+    # It is compared by the rules of Unicode, without padding.
+    assert await sql("SELECT place FROM peaks WHERE name = 'MONT BLANC'") == [("3",)]
+    assert await sql("SELECT place FROM peaks WHERE name = 'Đeravica '") == []
+    # What is no number may be held against one, in an UPDATE too.
+    await sql("UPDATE peaks SET place = 2 WHERE place = 1")
+    assert await sql("SELECT place FROM peaks ORDER BY place") == [("2",), ("3",), ("first",)]
+    assert await sql("SELECT @@group_concat_max_len") == [(1024,)]
+
+
+@mariadb
+@pytest.mark.parametrize("sql", ["mariadb:11"], indirect=True)
+async def test_what_stands_in_for_mariadb_keeps_its_own_ways(sql):
+    ((charset, mode, longest),) = await sql(
+        "SELECT @@character_set_database, @@sql_mode, @@group_concat_max_len"
+    )
+    assert (charset, "STRICT_TRANS_TABLES" in mode, longest) == ("utf8mb4", True, 2**20)
 
 
 @pytest.mark.skipif(shutil.which("redis-server", path=PATH) is None, reason="needs redis-server")

@@ -16,6 +16,18 @@ REDIS_PORT = 6379
 _TRIES = 64
 _CERTIFICATE = "certificate.pem"
 _KEY = "key.pem"
+_TEXT = ("--character-set-server=utf8mb4",)
+"""What the images of MariaDB set; the server's own default holds no Greek."""
+_AS_MYSQL = (
+    *_TEXT,
+    # MySQL 8 compares by rules of Unicode, without padding; every MariaDB that is still around has this one.
+    "--collation-server=utf8mb4_unicode_520_nopad_ci",
+    # An UPDATE that holds a column of text against a number is an error in MariaDB's strict mode alone.
+    # ONLY_FULL_GROUP_BY, for its part, refuses more here than there.
+    "--sql-mode=NO_ENGINE_SUBSTITUTION",
+    "--group-concat-max-len=1024",
+)
+"""What makes a statement answer as it does in MySQL 8."""
 
 
 class ServerEnvironment(Unable):
@@ -50,11 +62,15 @@ class MariaDbServer(MariaDb):
         port: port to listen on.
         env: `MYSQL_ROOT_PASSWORD`, `MYSQL_DATABASE`, `MYSQL_USER` and `MYSQL_PASSWORD`, or the same with
             `MARIADB_`.
+        as_mysql: whether it is to answer as MySQL 8 does, as far as settings go.
     """
 
-    def __init__(self, folder: Path, *, host: str, port: int, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, *, host: str, port: int, env: Mapping[str, str], as_mysql: bool = False
+    ) -> None:
         super().__init__(folder)
         self._host, self._service_port = host, port
+        self._defaults = _AS_MYSQL if as_mysql else _TEXT
         self._env = env
         self.password = self._variable("ROOT_PASSWORD")
 
@@ -69,6 +85,7 @@ class MariaDbServer(MariaDb):
     def _command(self) -> list[str]:
         # Of an option that is given twice the last one counts.
         words = [*super()._command(), f"--port={self._service_port}", f"--bind-address={self._host}"]
+        words += self._defaults
         certificate = self.folder / _CERTIFICATE
         if certificate.exists():
             words += [f"--ssl-cert={certificate}", f"--ssl-key={self.folder / _KEY}"]

@@ -33,6 +33,8 @@ _SERVICES = {
     "valkey": "redis",
 }
 """What stands in for an image, by its name without registry and tag."""
+_AS_MYSQL = ("mysql", "percona")
+"""Images whose server has MySQL's defaults."""
 _LOOPBACK = "127.0.0.1"
 _CHOICES = ("mariadb", "redis", "directory")
 
@@ -120,8 +122,9 @@ class StandIns:
         host = free_address(port)
         folder = self._folder / name
         folder.mkdir(mode=0o700, parents=True)
+        as_mysql = _image_name(attrs["Image"]) in _AS_MYSQL
         server = self._servers[name] = (
-            MariaDbServer(folder, host=host, port=port, env=env)
+            MariaDbServer(folder, host=host, port=port, env=env, as_mysql=as_mysql)
             if service == "mariadb"
             else OpenRedisServer(folder, host=host, port=port)
         )
