@@ -22,7 +22,7 @@ from agentrl_workers.engines import EngineError, SamplingParams
 from agentrl_workers.generator import Generator, GeneratorSettings
 from agentrl_workers.metrics import read_metrics
 from agentrl_workers.models import load_model
-from agentrl_workers.placement import Placement, PoolPlan, check_fits, plan_resources
+from agentrl_workers.placement import Placement, PoolPlan
 from agentrl_workers.pool import EnginePool
 from agentrl_workers.reference import Reference, ReferenceSettings
 from agentrl_workers.samples import Sample
@@ -56,18 +56,6 @@ async def reserve():
 
 
 # --- placement and collectives
-
-
-def test_the_dry_run_names_the_bundle_and_the_largest_node():
-    config = make_config({"tasks": [{"name": "t"}], "model": {"path": "m"}, "rollout": {"replicas": 3}})
-    plan = plan_resources(config, gpus=True)
-    with pytest.raises(
-        ConfigError, match=r"no node can hold a bundle .*GPU.* `rollout`; the largest node has"
-    ):
-        check_fits(plan, [{"CPU": 8.0}])
-    with pytest.raises(ConfigError, match="the pools need 4 CPUs together, the cluster has 2"):
-        check_fits(plan_resources(config, gpus=False), [{"CPU": 2.0}])
-    check_fits(plan_resources(config, gpus=False), [{"CPU": 4.0}])
 
 
 async def test_a_bundle_that_does_not_come_free_ends_the_wait(reserve):

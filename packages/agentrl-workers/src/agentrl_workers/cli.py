@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -137,6 +138,22 @@ def run(config: Path, overrides: tuple[str, ...], folder: Path | None, resume: b
     run_dir = (folder or _new_folder("run")).absolute()
     with Progress() as progress:
         _run(lambda: train(settings, run_dir, progress, resume=resume, address=address))
+
+
+@main.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--address", default="local", show_default=True, help="Ray cluster; local is this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(config: Path, overrides: tuple[str, ...], address: str, as_json: bool) -> None:
+    """Say what `run` would do with CONFIG, without doing it; exit code 1 where it cannot work."""
+    from agentrl_workers.config import load_config
+    from agentrl_workers.launch import dry_run
+
+    with _clear_errors():
+        found = asyncio.run(dry_run(load_config(config, overrides), address=address))
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())
+    sys.exit(1 if found.errors else 0)
 
 
 @main.command()

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl_core import AgentRLError
 from agentrl_core.client import SessionClient
+from agentrl_workers.check import Check, check, nodes_of_ray, this_machine
 from agentrl_workers.checkpoint import Checkpoint
 from agentrl_workers.cluster import connect_ray, disconnect_ray
 from agentrl_workers.config import TrainConfig, dump_config
@@ -44,6 +45,21 @@ async def train(
         await disconnect_ray()
     facts["wall_s"] = round(time.monotonic() - started, 1)
     return await asyncio.to_thread(write_summary, run_dir, facts, progress)
+
+
+async def dry_run(config: TrainConfig, *, address: str) -> Check:
+    """What a run would do and why it could not; starts nothing, and leaves a cluster as it was.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    if address == "local":
+        return check(config, [this_machine(config)])
+    try:
+        await connect_ray(address, num_cpus=0)
+        return check(config, nodes_of_ray())
+    finally:
+        await disconnect_ray()
 
 
 async def run_trainer(

@@ -17,7 +17,7 @@ def load_model(path: str, *, dtype: str, device: torch.device | str = "cpu") -> 
     """
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(_folder(path), dtype=getattr(torch, dtype))
+        model = AutoModelForCausalLM.from_pretrained(model_folder(path), dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"`{path}` holds no causal language model that transformers can load: {error}"
@@ -32,7 +32,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
         ConfigError: the folder holds none.
     """
     try:
-        return AutoTokenizer.from_pretrained(_folder(path))
+        return AutoTokenizer.from_pretrained(model_folder(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"`{path}` holds no tokenizer that transformers can load: {error}") from error
 
@@ -42,7 +42,12 @@ def default_device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _folder(path: str) -> Path:
+def model_folder(path: str) -> Path:
+    """The folder, once it is known to be a model's.
+
+    Raises:
+        ConfigError: it has no config.json.
+    """
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"`{path}` is no model folder: it has no config.json")

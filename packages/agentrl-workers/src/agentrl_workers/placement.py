@@ -1,7 +1,7 @@
 """Where the pools run: resource bundles by pool, checked before they are asked for."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import ray
@@ -42,28 +42,62 @@ def plan_resources(config: TrainConfig, *, gpus: bool) -> ResourcePlan:
     )
 
 
-def check_fits(plan: ResourcePlan, nodes: Sequence[Resources]) -> None:
-    """Whether the cluster can ever hold the plan.
+def assign(plan: ResourcePlan, nodes: Mapping[str, Resources]) -> dict[str, list[str]]:
+    """Which node each bundle would lie on, pool by pool, filling one node after another.
 
     Raises:
-        ConfigError: a bundle is larger than every node, or the sum is more than the cluster has.
+        ConfigError: a bundle is larger than every node, the sum is more than the cluster has, or what is
+            free is in pieces that are too small.
     """
+    if not nodes:
+        raise ConfigError("the cluster has no node")
+    _check_largest(plan, nodes)
+    _check_sum(plan, nodes)
+    free = {name: dict(node) for name, node in nodes.items()}
+    places: dict[str, list[str]] = {pool.name: [] for pool in plan.pools}
+    for pool in sorted(plan.pools, key=lambda pool: -sum(pool.bundles[0].values())):
+        for bundle in pool.bundles:
+            name = next((name for name, left in free.items() if _holds(left, bundle)), None)
+            if name is None:
+                left = {name: _part(resources, bundle) for name, resources in free.items()}
+                raise ConfigError(
+                    f"a bundle {dict(bundle)} of the pool `{pool.name}` fits on no node beside the others; "
+                    f"left are {left}"
+                )
+            places[pool.name].append(name)
+            for kind, need in bundle.items():
+                free[name][kind] -= need
+    return places
+
+
+def _check_largest(plan: ResourcePlan, nodes: Mapping[str, Resources]) -> None:
     for pool in plan.pools:
         for bundle in pool.bundles:
-            if not any(all(node.get(kind, 0.0) >= need for kind, need in bundle.items()) for node in nodes):
-                largest = max(nodes, key=lambda node: sum(node.get(kind, 0.0) for kind in bundle), default={})
+            if not any(_holds(node, bundle) for node in nodes.values()):
+                largest = max(nodes, key=lambda name: sum(_part(nodes[name], bundle).values()))
                 raise ConfigError(
                     f"no node can hold a bundle {dict(bundle)} of the pool `{pool.name}`; "
-                    f"the largest node has { {kind: largest.get(kind, 0.0) for kind in bundle} }"
+                    f"the largest node, {largest}, has {_part(nodes[largest], bundle)}"
                 )
+
+
+def _check_sum(plan: ResourcePlan, nodes: Mapping[str, Resources]) -> None:
     for kind in ("CPU", "GPU"):
         need = sum(bundle.get(kind, 0.0) for pool in plan.pools for bundle in pool.bundles)
-        have = sum(node.get(kind, 0.0) for node in nodes)
+        have = sum(node.get(kind, 0.0) for node in nodes.values())
         if need > have:
             raise ConfigError(
                 f"the pools need {need:g} {kind}s together, the cluster has {have:g}; "
                 "lower `rollout.replicas` or `actor.ranks`, or add nodes"
             )
+
+
+def _holds(node: Resources, bundle: Resources) -> bool:
+    return all(node.get(kind, 0.0) >= need for kind, need in bundle.items())
+
+
+def _part(node: Resources, bundle: Resources) -> dict[str, float]:
+    return {kind: node.get(kind, 0.0) for kind in bundle}
 
 
 class Placement:

@@ -13,7 +13,7 @@ from agentrl_workers.actor import Actor, ActorSettings
 from agentrl_workers.collective import CollectiveHandle, spawn
 from agentrl_workers.config import TrainConfig
 from agentrl_workers.generator import Generator, GeneratorSettings
-from agentrl_workers.placement import Placement, check_fits, plan_resources
+from agentrl_workers.placement import Placement, assign, plan_resources
 from agentrl_workers.reference import Reference, ReferenceSettings
 
 
@@ -43,10 +43,10 @@ class Pools:
             ConfigError: the cluster cannot hold the pools.
             PoolError: a worker could not start.
         """
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        gpus = any(node.get("GPU", 0) > 0 for node in nodes)
+        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        gpus = any(node.get("GPU", 0) > 0 for node in nodes.values())
         plan = plan_resources(config, gpus=gpus)
-        check_fits(plan, nodes)
+        assign(plan, nodes)
         rollout_bundles, train_bundles = await asyncio.gather(
             *(Placement.reserve(pool, timeout_s=config.placement_timeout_s) for pool in plan.pools)
         )
