@@ -5,7 +5,7 @@ agentrl-env validate examples/adapters/pettingzoo_task.py
 
 PettingZoo's own games need more packages. With `pip install "pettingzoo[classic]"`, this is all of one:
 
-    PettingZooTask("pettingzoo.classic.tictactoe_v3", make={"render_mode": "ansi"}, plays="player_1")
+    PettingZooTask("classic/tictactoe-v3", plays="player_2")
 """
 
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pettingzoo
 import pytest
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
@@ -386,18 +387,30 @@ def test_one_seat_of_pettingzoos_own_games_is_played_among_others_by_chance(modu
         assert len(episode.tools) == 1
 
 
+def test_a_registered_environment_has_an_id():
+    pettingzoo.register("parallel", id="agentrl/match-v0", entry_point=Match)
+    task = PettingZooTask("agentrl/match-v0", make={"rounds": 1}, plays="b", opponents=always(1))
+    assert task.task_name == "match-v0"
+    with testing.play_sync(task) as episode:
+        assert episode.call("step", action=3).reward == 2.0
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pygame") is None, reason="PettingZoo's games need pygame")
 def test_tic_tac_toe_is_won():
     def first_legal(observation: Any, mask: Any, chance: random.Random) -> int:
         return int(np.flatnonzero(mask)[0])
 
-    task = PettingZooTask("pettingzoo.classic.tictactoe_v3", plays="player_1", opponents=first_legal)
-    with testing.play_sync(task) as episode:
-        for action in (3, 4, 5):  # the other takes 0, 1, 2, and wins
-            if not episode.finished:
-                episode.call("step", action=action)
-        assert episode.reward == -1.0
-        assert episode.status is SampleStatus.COMPLETED
+    for player, reward in (("player_1", 1.0), ("player_2", -1.0)):
+        task = PettingZooTask("classic/tictactoe-v3", plays=player, opponents=first_legal)
+        with testing.play_sync(task) as episode:
+            # The other takes 0, 1, 2, which wins where it begins.
+            for action in (3, 4, 5):
+                if not episode.finished:
+                    episode.call("step", action=action)
+            assert episode.reward == reward
+            assert episode.status is SampleStatus.COMPLETED
+            other = {"player_1": "player_2", "player_2": "player_1"}[player]
+            assert episode.metrics[f"reward/{other}"] == -reward
 
 
 @pytest.mark.parametrize(
@@ -406,6 +419,8 @@ def test_tic_tac_toe_is_won():
         ("no_such_module", "`no_such_module` cannot be imported"),
         ("json", "`json` has no `env`; name a function as `json:function`"),
         ("json:nothing", "`json` has no `nothing`"),
+        ("classic/no_such-v0", "there is no environment `classic/no_such-v0`"),
+        ("no_such-v0", "there is no environment `no_such-v0`"),
     ],
 )
 def test_modules_without_an_environment_are_refused(env: str, told: str):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_core import ConfigError
+from agentrl_env_sdk.adapters import observations
 from agentrl_env_sdk.adapters import spaces as forms
 from agentrl_env_sdk.adapters.spaces import Action, form_of
 
@@ -281,7 +282,7 @@ def test_a_graph_can_be_seen_but_not_written():
     with pytest.raises(ConfigError, match=r"`Graph` has no JSON form here; .*TransformAction"):
         form_of(spaces.Tuple([graph]))
     value = spaces.GraphInstance(np.array([1, 2]), np.array([[0.5]], np.float32), np.array([[0, 1]]))
-    assert json.loads(str(forms.shown(value))) == {
+    assert json.loads(str(observations.shown(value))) == {
         "nodes": [1, 2],
         "edges": [[0.5]],
         "edge_links": [[0, 1]],
@@ -315,26 +316,29 @@ def test_what_is_drawn_by_chance_is_legal(seed: int, mask: list[bool]):
 
 
 def test_observations_are_short():
-    assert forms.shown("as it is") == "as it is"
-    assert forms.shown(np.array([0.123456, -1e-7, np.pi * 1e6], np.float32)) == "[0.1235, -1e-07, 3142000.0]"
-    assert forms.shown((np.int64(14), 10, np.bool_(False))) == "[14, 10, false]"
-    assert forms.shown({"a": np.zeros((2, 2), np.int8), "b": "text"}) == "a: [[0, 0], [0, 0]]\nb: text"
-    assert forms.shown(np.float64("nan")) == "NaN"
-    assert forms.shown(1 / 3, digits=2) == "0.33"
+    assert observations.shown("as it is") == "as it is"
+    assert (
+        observations.shown(np.array([0.123456, -1e-7, np.pi * 1e6], np.float32))
+        == "[0.1235, -1e-07, 3142000.0]"
+    )
+    assert observations.shown((np.int64(14), 10, np.bool_(False))) == "[14, 10, false]"
+    assert observations.shown({"a": np.zeros((2, 2), np.int8), "b": "text"}) == "a: [[0, 0], [0, 0]]\nb: text"
+    assert observations.shown(np.float64("nan")) == "NaN"
+    assert observations.shown(1 / 3, digits=2) == "0.33"
 
 
 def test_pictures_become_parts():
     pixels = np.arange(16 * 17 * 3, dtype=np.uint8).reshape(16, 17, 3)
-    (part,) = forms.shown(pixels)
+    (part,) = observations.shown(pixels)
     assert part["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
-    parts = forms.shown({"camera": pixels, "speed": 3})
+    parts = observations.shown({"camera": pixels, "speed": 3})
     assert [part.get("text", "picture") for part in parts] == ["speed: 3", "camera:", "picture"]
-    assert isinstance(forms.shown(pixels[:8]), str)  # too small for a picture: a grid of codes
+    assert isinstance(observations.shown(pixels[:8]), str)  # too small for a picture: a grid of codes
 
 
 def test_a_png_holds_the_pixels():
     pixels = np.arange(16 * 20 * 3, dtype=np.uint8).reshape(16, 20, 3)
-    data = forms.png_of(pixels)
+    data = observations.png_of(pixels)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", data[16:24]) == (20, 16)
     length = struct.unpack(">I", data[33:37])[0]
@@ -347,9 +351,9 @@ def test_a_png_holds_the_pixels():
 
 def test_colours_become_tags():
     text = f"a{colorize('S', 'red', highlight=True)}b{colorize('x', 'blue', bold=True)}"
-    assert forms.uncoloured(text) == "a<red>S</red>b<blue>x</blue>"
-    assert forms.uncoloured("plain") == "plain"
-    assert forms.uncoloured("\x1b[1mopen") == "<bold>open</bold>"
+    assert observations.uncoloured(text) == "a<red>S</red>b<blue>x</blue>"
+    assert observations.uncoloured("plain") == "plain"
+    assert observations.uncoloured("\x1b[1mopen") == "<bold>open</bold>"
 
 
 def test_stacked_sequences_come_back_as_arrays():

@@ -8,8 +8,10 @@ Needs the extra `pettingzoo`.
 """
 
 import copy
+import functools
 import importlib
 import random
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
@@ -24,6 +26,7 @@ Policy = Callable[[Any, Any, random.Random], Any]
 """Takes an observation, its action mask (None where there is none) and chance, and returns an action."""
 
 _ANY, _ALL, _PLAYED = "any", "all", "played"
+_ID = re.compile(r"[^:]*/[^:]*|[^:./]+-v\d+")
 _OVER = "The game is over."
 _MAX_OTHERS = 100_000
 """Actions of others before the session has a turn; a game in which it never has one must end."""
@@ -38,8 +41,9 @@ class PettingZooTask(SteppedTask):
     without being terminated, else as completed. `metrics["reward/<agent>"]` is what each agent has earned.
 
     Args:
-        env: a module with `env` or `parallel_env` (`pettingzoo.classic.tictactoe_v3`), one of its functions
-            (`module:function`), or a function that makes an AEC or a parallel environment.
+        env: id of a registered environment (`classic/tictactoe-v3`), a module with `env` or `parallel_env`
+            (`pettingzoo.classic.tictactoe_v3`), one of its functions (`module:function`), or a function that
+            makes an AEC or a parallel environment.
         make: options of the function, such as `render_mode`.
         plays: the agent that the session plays; `any`, which the episode's seed chooses, unless the sample
             is a mapping that has `plays`; or `all`: every agent in turn.
@@ -67,7 +71,7 @@ class PettingZooTask(SteppedTask):
         super().__init__(**settings)
         self._make = _maker(env) if isinstance(env, str) else env
         if not self.name and isinstance(env, str):
-            self.name = env.partition(":")[0].rpartition(".")[2]
+            self.name = re.split(r"[./]", env.partition(":")[0])[-1]
         self._make_options = dict(make or {})
         self._plays = plays
         self._opponents = opponents
@@ -298,6 +302,8 @@ def _maker(target: str) -> Callable[..., Any]:
     Raises:
         ConfigError: there is none.
     """
+    if _ID.fullmatch(target):
+        return _registered(target)
     where, _, name = target.partition(":")
     try:
         module = importlib.import_module(where)
@@ -310,3 +316,25 @@ def _maker(target: str) -> Callable[..., Any]:
         if callable(made := getattr(module, each, None)):
             return made
     raise ConfigError(f"`{where}` has no `{name or 'env'}`; name a function as `{where}:function`")
+
+
+def _registered(name: str) -> Callable[..., Any]:
+    """What makes a registered environment.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    import pettingzoo
+
+    make: Callable[..., Any] | None = getattr(pettingzoo, "make", None)
+    if make is None:
+        raise ConfigError(f"`{name}` is an id, which needs PettingZoo 1.27; name a module instead")
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+
+    for kind in ("aec", "parallel"):
+        try:
+            pettingzoo.spec(kind, name)
+        except PettingZooRegistryError:
+            continue
+        return functools.partial(make, kind, name)
+    raise ConfigError(f"there is no environment `{name}`; `pettingzoo.pprint_registry()` lists what there is")

@@ -101,12 +101,12 @@ class Manner:
 
     def seen(self, view: View) -> Content:
         """What an agent gets to see."""
-        from agentrl_env_sdk.adapters import spaces
+        from agentrl_env_sdk.adapters import observations
 
         if self.observe is not None:
             return self.observe(view)
         show = self.show or self._usual(view.environment)
-        observed = "" if show == "render" else spaces.shown(view.observation, digits=self.digits)
+        observed = "" if show == "render" else observations.shown(view.observation, digits=self.digits)
         return joined(observed, "" if show == "observation" else _rendered(view.environment))
 
     def metrics_of(self, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -492,12 +492,12 @@ def _read(play: Play, tool: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _rendered(environment: Any) -> Content:
-    from agentrl_env_sdk.adapters import spaces
+    from agentrl_env_sdk.adapters import observations
 
     picture = environment.render()
     if isinstance(picture, str):
-        return spaces.uncoloured(picture).strip("\n")
-    return "" if picture is None else spaces.shown(picture)
+        return observations.uncoloured(picture).strip("\n")
+    return "" if picture is None else observations.shown(picture)
 
 
 def _said(content: Content) -> list[Message]:
