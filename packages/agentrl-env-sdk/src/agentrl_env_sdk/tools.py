@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,6 +12,7 @@ from jsonschema.validators import validator_for
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
+from agentrl_env_sdk.examples import example_of
 from agentrl_env_sdk.threads import call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -87,7 +88,7 @@ class BoundTool:
         return await call(self.function, **filled)
 
     def _example(self) -> str:
-        return f"example: {json.dumps(_example_of(self.spec.function.parameters))}"
+        return f"example: {json.dumps(example_of(self.spec.function.parameters))}"
 
 
 class ArgumentsModel:
@@ -266,31 +267,3 @@ def _loads(text: str) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"`{name}` is no JSON number")
-
-
-_EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "null": None}
-
-
-def _example_of(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, *, depth: int = 0) -> Any:
-    """A value that fits a JSON schema, required properties only."""
-    root = root if root is not None else schema
-    if depth > 8:
-        return None
-    if "$ref" in schema:
-        target = root.get("$defs", {}).get(str(schema["$ref"]).rsplit("/", 1)[-1], {})
-        return _example_of(target, root, depth=depth + 1)
-    for key in ("default", "const"):
-        if key in schema:
-            return schema[key]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    options: Sequence[Mapping[str, Any]] = schema.get("anyOf") or schema.get("oneOf") or ()
-    if options:
-        return _example_of(options[0], root, depth=depth + 1)
-    if schema.get("type") == "object":
-        needed = schema.get("required", [])
-        inner = schema.get("properties", {})
-        return {name: _example_of(inner.get(name, {}), root, depth=depth + 1) for name in needed}
-    if schema.get("type") == "array":
-        return [_example_of(schema.get("items", {}), root, depth=depth + 1)]
-    return _EXAMPLES.get(str(schema.get("type")), "text")

@@ -20,7 +20,7 @@ _TRIES = 3
 _PAUSE_S = 0.05
 _OWNER = "owner"
 _SOCKET = "s"
-"""In the directory of the data, where server and client are: a socket's whole path may have 107 characters."""
+"""Below the directory of the data, where server and client are: a whole path may have 107 characters."""
 
 
 class ServiceEnvironment(Unable):

@@ -47,9 +47,8 @@ class Values:
         if kind == "object":
             return self._object(schema, root, depth)
         if kind == "array":
-            count = max(
-                int(schema.get("minItems", 0)), 0 if depth > _MAX_DEPTH else self._chance.randint(0, 2)
-            )
+            drawn = 0 if depth > _MAX_DEPTH else self._chance.randint(0, 2)
+            count = max(schema.get("minItems", 0), min(drawn, schema.get("maxItems", drawn)))
             return [self.draw(schema.get("items", {}), root=root, depth=depth + 1) for _ in range(count)]
         if kind == "boolean":
             return self._chance.random() < 0.5
