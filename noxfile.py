@@ -27,7 +27,7 @@ GENERATED = [f"agentrl_core.rpc.worker_stream_{kind}" for kind in ("pb2", "pb2_g
 NEED_EXTRAS = [
     f"agentrl_env_sdk.{name}"
     for name in (
-        *("drivers.docker", "drivers.kubernetes"),
+        *("adapters.observations", "adapters.spaces", "drivers.docker", "drivers.kubernetes"),
         *("published.environment.docker", "published.environment.kubernetes", "testing.plugin"),
     )
 ]
