@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from agentrl_core import FunctionCall, Message, SampleStatus, ToolCall
+from agentrl_env_sdk import testing
 from agentrl_env_sdk.adapters.openenv import OpenEnvTask
 from agentrl_env_sdk.tasks.guess import Guess
 from agentrl_env_sdk.worker.runner import Runner
 
-from .conftest import DEADLINE_S, HERE, python_of, result_of, started  # isort: skip
+from .conftest import DEADLINE_S, EXAMPLES, HERE, python_of, result_of, started  # isort: skip
 
 
 def calling(name: str, **arguments: object) -> list[Message]:
@@ -42,6 +43,15 @@ async def test_a_real_server_is_a_task(tmp_path: Path):
         done = await runner.interact(session_id, calling("step", text="bye"))
         assert (done.messages[0].text, done.finish, done.status) == ("bye", True, SampleStatus.COMPLETED)
         assert done.reward == pytest.approx(0.3)
+
+
+async def test_the_example_plays_what_runs_at_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    words = (python_of("OPENENV"), str(HERE / "openenv_server.py"), "typed")
+    async with started(*words, folder=tmp_path, marker="http") as url:
+        monkeypatch.setenv("OPENENV_URL", url)
+        async with testing.play(str(EXAMPLES / "openenv_task.py"), index=3) as episode:
+            await episode.call("step", text="bye")
+            assert episode.status == SampleStatus.COMPLETED
 
 
 async def test_the_mcp_tools_of_a_real_server_are_tools(tmp_path: Path):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from agentrl_core import ConfigError, Message, SampleStatus
+from agentrl_env_sdk import testing
 from agentrl_env_sdk.adapters.verifiers import VerifiersTask
 from agentrl_env_sdk.worker.runner import Runner
 
-from .conftest import DEADLINE_S, HERE, python_of  # isort: skip
+from .conftest import DEADLINE_S, EXAMPLES, HERE, python_of  # isort: skip
 
 VARIABLES = {"PYTHONPATH": str(HERE / "packages"), "NO_PROXY": "*"}
 
@@ -78,3 +79,13 @@ def test_an_interpreter_without_verifiers_is_a_config_error():
 def test_an_interpreter_that_is_not_there_is_a_config_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="runs no verifiers environment"):
         VerifiersTask(tmp_path / "python", "sums-vf")
+
+
+async def test_the_example_plays_a_taskset_by_its_name(monkeypatch: pytest.MonkeyPatch):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("VERIFIERS_PYTHON", python_of("VERIFIERS"))
+    monkeypatch.setenv("VERIFIERS_TASKSET", "sums-vf")
+    async with testing.play(str(EXAMPLES / "verifiers_task.py"), index=1) as episode:
+        await episode.say("11")
+        assert (episode.status, episode.reward) == (SampleStatus.COMPLETED, 2.5)
