@@ -70,6 +70,16 @@ INTEROP = {
 }
 """Other projects' packages that the env SDK's adapters meet, each group in an environment of its own."""
 
+SGLANG = ["sglang==0.5.23", "triton", "setuptools", "dill", "datasets", "modelscope"]
+"""The server, and what it imports but gets from packages that we leave out."""
+
+SGLANG_WITHOUT = [
+    *("flash-attn-4", "flashinfer-python", "sglang-kernel", "tilelang", "quack-kernels", "humming-kernels"),
+    *("nvidia-cutlass-dsl", "nvidia-mathdx", "nvshmem4py-cu13", "cuda-python", "torch-memory-saver"),
+    *("sgl-deep-ep", "sgl-deep-gemm", "sgl-flash-mla", "torchvision", "torchaudio", "torchcodec", "timm"),
+]
+"""What the server asks for and a CPU cannot use; stand-ins take the place of two of them."""
+
 nox.options.sessions = [
     "lint",
     "types",
@@ -153,7 +163,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=False)
 def e2e(session: nox.Session) -> None:
     """Tests that cross packages, the learning run among them."""
-    names = ("test_contracts.py", "test_docs.py", "published", "interop")
+    names = ("test_contracts.py", "test_docs.py", "published", "interop", "sglang")
     elsewhere = [f"--ignore=tests/{name}" for name in names]
     _workspace(session, "pytest", "-v", *(session.posargs or ["tests", *elsewhere]))
 
@@ -193,6 +203,17 @@ def _make_trainers(session: nox.Session, python: Path, requirements: list[str]) 
     session.run("python", "-m", "venv", "--clear", str(folder), external=True)
     for words in (["torch==2.13.0"], [*requirements, *map(str, wheels)], ["--no-deps", "verl==0.9.1"]):
         session.run(str(python), "-m", "pip", "install", "--quiet", *words, external=True)
+
+
+@nox.session(python=CURRENT_PYTHON)
+def sglang(session: nox.Session) -> None:
+    """The real SGLang server on the CPU, in an environment of its own, against the engine."""
+    overrides = Path(session.create_tmp()).resolve() / "overrides.txt"
+    overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in SGLANG_WITHOUT))
+    _install(session, *SGLANG, pins=["--override", str(overrides)])
+    python = Path(session.virtualenv.bin) / "python"
+    session.env["AGENTRL_SGLANG_PYTHON"] = str(python.absolute())
+    _workspace(session, "pytest", "-v", "-s", *(session.posargs or ["tests/sglang"]))
 
 
 @nox.session(python=CURRENT_PYTHON)

@@ -2,27 +2,28 @@
 
 import asyncio
 import contextlib
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import torch
 
-from agentrl_core import PolicyVersion, Segment
-from agentrl_workers.engines.base import EngineError, FinishReason, Generation, OnToken, SamplingParams
+from agentrl_core import PolicyVersion
+from agentrl_workers.engines.base import EngineError, Generation, OnToken, SamplingParams
 from agentrl_workers.engines.sglang.client import Client
 from agentrl_workers.engines.sglang.config import SGLangConfig
-from agentrl_workers.engines.sglang.server import Server, is_ready
+from agentrl_workers.engines.sglang.facts import SPARE_TOKENS, ask_facts, check_facts, vocabulary_of
+from agentrl_workers.engines.sglang.server import Server
 from agentrl_workers.engines.sglang.updates import ServerState, WeightUpdates
-from agentrl_workers.engines.sglang.wire import Reply, generate_body, read_prompt_logps, score_body
+from agentrl_workers.engines.sglang.wire import (
+    JoinedReply,
+    Reply,
+    generate_body,
+    read_prompt_logps,
+    score_body,
+)
 from agentrl_workers.weights.buckets import TensorSpec
-
-_SPARE_TOKENS = 8
-"""The server keeps the last few tokens of its context for itself."""
-_ATTACH_POLL_S = 1.0
 
 
 class SGLangEngine:
@@ -51,7 +52,7 @@ class SGLangEngine:
         self._server = server
         self._context_length = context_length
         self._world_size = int(facts["tp_size"])
-        self._vocabulary = _vocabulary(facts["model_path"])
+        self._vocabulary = vocabulary_of(facts["model_path"])
         self._url = server.url if server is not None else str(config.url)
         dtype = facts.get("dtype")
         self._state = ServerState(version, dtype if dtype in ("float32", "bfloat16", "float16") else None)
@@ -102,14 +103,14 @@ class SGLangEngine:
             await server.start(
                 model=model,
                 dtype=dtype,
-                context_length=context_length + _SPARE_TOKENS,
+                context_length=context_length + SPARE_TOKENS,
                 num_slots=num_slots,
                 version=version,
             )
         url = config.url or (server.url if server is not None else "")
         try:
-            facts = await _facts(url.rstrip("/"), config)
-            _check_facts(facts, url=url, context_length=context_length)
+            facts = await ask_facts(url.rstrip("/"), config)
+            check_facts(facts, url=url, context_length=context_length)
         except BaseException:
             if server is not None:
                 await server.stop()
@@ -159,7 +160,7 @@ class SGLangEngine:
             EngineError: the prompt does not fit, or the server refuses, has ended or was closed.
         """
         self._check_prompt(prompt_ids, room=1)
-        whole = _Whole()
+        whole = JoinedReply()
         room = min(sampling.max_tokens, self._context_length - len(prompt_ids))
         while True:
             await self._state.is_open.wait()
@@ -184,7 +185,7 @@ class SGLangEngine:
         self._check_prompt(prompt_ids, room=0)
         await self._state.is_open.wait()
         self._check_alive()
-        body = score_body(prompt_ids, rid=uuid.uuid4().hex, cache_key=str(self.version))
+        body = score_body(prompt_ids, rid=uuid.uuid4().hex, cache_key=self._state.cache_key)
         answer = await self._control("/generate", body, stage="scoring a prompt")
         return read_prompt_logps(answer, length=len(prompt_ids))
 
@@ -306,7 +307,7 @@ class SGLangEngine:
         """One request to its end, and whether `on_token` ended it."""
         rid = uuid.uuid4().hex
         body = generate_body(
-            prompt_ids, sampling, rid=rid, cache_key=str(self.version), stream=on_token is not None
+            prompt_ids, sampling, rid=rid, cache_key=self._state.cache_key, stream=on_token is not None
         )
         reply, ended = Reply(), False
         try:
@@ -376,82 +377,3 @@ class SGLangEngine:
     def _check_failure(self) -> None:
         if self._state.failure is not None:
             raise EngineError(self._state.failure)
-
-
-class _Whole:
-    """A reply from one request, or from several where weights interrupted it."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self._logps: list[float] = []
-        self._segments: list[Segment] = []
-        self._cached_tokens: int | None = None
-
-    def add(self, reply: Reply) -> None:
-        offset = len(self.token_ids)
-        self.token_ids += reply.token_ids
-        self._logps += reply.logps
-        for segment in reply.segments:
-            last = self._segments[-1] if self._segments else None
-            start = segment.start + offset
-            if last is not None and last.version == segment.version:
-                start = self._segments.pop().start
-            self._segments.append(Segment(version=segment.version, start=start, end=segment.end + offset))
-        if self._cached_tokens is None:
-            self._cached_tokens = reply.cached_tokens
-
-    def generation(self, finish_reason: FinishReason) -> Generation:
-        return Generation(
-            token_ids=tuple(self.token_ids),
-            logps=tuple(self._logps),
-            segments=tuple(self._segments),
-            finish_reason=finish_reason,
-            cached_tokens=self._cached_tokens or 0,
-        )
-
-
-async def _facts(url: str, config: SGLangConfig) -> Mapping[str, Any]:
-    """What a server says of itself, once it is ready."""
-
-    async def not_ours() -> str:
-        return "see the server's own log"
-
-    try:
-        async with asyncio.timeout(config.start_timeout_s), aiohttp.ClientSession() as session:
-            while not await is_ready(session, url):  # noqa: ASYNC110 - another process's state
-                await asyncio.sleep(_ATTACH_POLL_S)
-    except TimeoutError as error:
-        raise EngineError(
-            f"no SGLang server is ready at {url} within {config.start_timeout_s:g} s; check the address"
-        ) from error
-    client = Client(url, config.api_key, not_ours)
-    try:
-        return await client.ask(
-            "/server_info", None, stage="asking for the server's settings", timeout_s=config.control_timeout_s
-        )
-    finally:
-        await client.close()
-
-
-def _check_facts(facts: Mapping[str, Any], *, url: str, context_length: int) -> None:
-    if facts.get("dp_size", 1) != 1:
-        raise EngineError(
-            f"the server at {url} has `--dp-size {facts['dp_size']}`, which weights cannot reach; "
-            "run one server for each replica instead"
-        )
-    theirs = facts.get("context_length")
-    if theirs is not None and theirs < context_length + _SPARE_TOKENS:
-        raise EngineError(
-            f"the server at {url} has a context of {theirs} tokens, of which it keeps {_SPARE_TOKENS}: less "
-            f"than `context_length` {context_length}; start it with `--context-length "
-            f"{context_length + _SPARE_TOKENS}`"
-        )
-
-
-def _vocabulary(model: str) -> int | None:
-    """Number of the model's token ids, where its folder can be seen from here."""
-    try:
-        settings = json.loads((Path(model) / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return settings.get("vocab_size") or settings.get("text_config", {}).get("vocab_size")

@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
 import torch
+import yaml
 
 from agentrl_workers.engines.base import EngineError
 from agentrl_workers.engines.sglang.config import SGLangConfig
@@ -70,8 +71,6 @@ def command_line(
     if on_cpu:
         # Nothing bounds the cache by itself where there is no GPU memory to fill.
         words += [*CPU_ARGUMENTS, "--max-total-tokens", str(min(num_slots * context_length, 2**18))]
-    if config.api_key:
-        words += ["--api-key", config.api_key]
     return [*words, *config.arguments]
 
 
@@ -121,9 +120,10 @@ class Server:
                 port=port,
                 on_cpu=not torch.cuda.is_available(),
             )
-            await self._spawn(words)
             try:
-                await self._wait_ready(port)
+                with self._secrets() as more:
+                    await self._spawn([*words, *more])
+                    await self._wait_ready(port)
             except BaseException as error:
                 await self.stop()
                 lost_port = isinstance(error, EngineError) and "address already in use" in self.words()
@@ -177,6 +177,21 @@ class Server:
             return "nothing"
         kept = [line.strip()[:300] for line in lines if line.strip()]
         return " | ".join(kept[-_TAIL_LINES:]) or "nothing"
+
+    @contextlib.contextmanager
+    def _secrets(self) -> Iterator[list[str]]:
+        """More words for the command line; all can see it, so a key stands in a file meanwhile."""
+        if not self._config.api_key:
+            yield []
+            return
+        path = self.log.with_suffix(".secrets.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump({"api-key": self._config.api_key}))
+        try:
+            yield ["--config", str(path)]
+        finally:
+            path.unlink(missing_ok=True)
 
     async def _spawn(self, words: Sequence[str]) -> None:
         # The context has spare tokens that are never filled, so it may be longer than the model's.

@@ -39,8 +39,17 @@ class ServerState:
     """Cleared while weights change."""
     num_aborts: int = 0
     """Pauses so far that ended what ran."""
+    num_updates: int = 0
+    """Updates so far."""
     failure: str | None = None
     """Why the server's weights are of no version; None while they are."""
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    """Tells this engine's cached prefixes from those of another run on the same server."""
+
+    @property
+    def cache_key(self) -> str:
+        """Under which the server caches prefixes that the current weights computed."""
+        return f"{self.nonce}-{self.num_updates}"
 
 
 class WeightUpdates:
@@ -223,6 +232,7 @@ class WeightUpdates:
         if sums is not None:
             self._witness.check(sums, await self.checksums(), narrowed=self._narrowed)
         self._state.version, self._state.failure = version, None
+        self._state.num_updates += 1
         await self._ask("/continue_generation", {}, stage="continuing")
         self._state.is_open.set()
         return time.perf_counter() - self._started

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl_core import Segment
-from agentrl_workers.engines.base import EngineError, FinishReason, SamplingParams
+from agentrl_workers.engines.base import EngineError, FinishReason, Generation, SamplingParams
 
 _ERROR_LENGTH = 600
 
@@ -102,6 +102,44 @@ class Reply:
             self.finish_reason = _finish_reason(meta["finish_reason"])
             self.segments = _segments(meta, len(self.token_ids))
         return new
+
+
+class JoinedReply:
+    """A reply from one request, or from several where weights interrupted it.
+
+    Attributes:
+        token_ids: tokens so far.
+    """
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self._logps: list[float] = []
+        self._segments: list[Segment] = []
+        self._cached_tokens: int | None = None
+
+    def add(self, reply: Reply) -> None:
+        """Put what another request sampled behind it."""
+        offset = len(self.token_ids)
+        self.token_ids += reply.token_ids
+        self._logps += reply.logps
+        for segment in reply.segments:
+            last = self._segments[-1] if self._segments else None
+            start = segment.start + offset
+            if last is not None and last.version == segment.version:
+                start = self._segments.pop().start
+            self._segments.append(Segment(version=segment.version, start=start, end=segment.end + offset))
+        if self._cached_tokens is None:
+            self._cached_tokens = reply.cached_tokens
+
+    def generation(self, finish_reason: FinishReason) -> Generation:
+        """The whole as the engine's callers see it."""
+        return Generation(
+            token_ids=tuple(self.token_ids),
+            logps=tuple(self._logps),
+            segments=tuple(self._segments),
+            finish_reason=finish_reason,
+            cached_tokens=self._cached_tokens or 0,
+        )
 
 
 def read_prompt_logps(answer: Any, *, length: int) -> tuple[float, ...]:
