@@ -69,7 +69,8 @@ def script(tmp_path: Path) -> Path:
 async def over_http(server: Any) -> AsyncIterator[str]:
     """The address of a server that runs in this process."""
     listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(server.streamable_http_app(), log_level="error", timeout_graceful_shutdown=1)
+    app = server if callable(server) else server.streamable_http_app()
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
     serving = asyncio.create_task((running := uvicorn.Server(config)).serve(sockets=[listener]))
     try:
         yield url_of(listener, path="/mcp")
@@ -385,6 +386,29 @@ async def test_a_server_that_is_not_there_is_a_task_error():
     failed = await start(a_task(McpServer.http(url)))
     assert (failed.status, failed.reward) == (SampleStatus.TASK_ERROR, 0.0)
     assert f"MCP server `{url}` does not start: ConnectError" in failed.metrics["error"]
+
+
+@pytest.mark.parametrize(("status", "told"), [(500, "an error response"), (404, ""), (200, "")])
+async def test_what_stands_in_for_a_server_that_is_gone_is_a_task_error(status: int, told: str):
+    app = paged({"f": lambda: "yes"}).streamable_http_app()
+    is_gone = False
+
+    async def gone(scope: Any, receive: Any, send: Any) -> None:
+        if not is_gone or scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/html")]}
+        )
+        await send({"type": "http.response.body", "body": b"<h1>gateway</h1>"})
+
+    async with over_http(gone) as url, testing.play(a_task(McpServer.http(url))) as episode:
+        assert (await episode.call("f")).text == "yes"
+        is_gone = True
+        last = await episode.call("f")
+        assert (last.status, last.reward) == (SampleStatus.TASK_ERROR, 0.0)
+        assert f"MCP server `{url}` fails at `f`" in last.metrics["error"]
+        assert told in last.metrics["error"]
 
 
 async def test_headers_reach_the_server():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -176,11 +177,12 @@ class Link:
         """
         limit = self.server.call_timeout_s
         given = plain(arguments)  # Half a character, which a model may write, would end the connection.
+        began = time.monotonic()
         try:
             result = await self._client.call_tool(name, given, read_timeout_seconds=limit)
             return content_of_result(result)
         except Exception as error:
-            told = _told(error, limit)
+            told = _told(error, took_s=time.monotonic() - began, limit_s=limit)
             if told is None:
                 raise await self._failure(f"fails at `{name}`", error) from error
             return told
@@ -285,8 +287,8 @@ class Link:
     async def _failure(self, what: str, error: BaseException) -> TaskFailedError:
         """An error that names the server, with what it has said last."""
         reason = f": {_reason(error)}"
-        if _is_lost(error):
-            self._is_lost = True
+        self._is_lost = self._is_lost or _is_lost(error)
+        if _is_closed(error):
             what, reason = (what if self._client is None else "has ended"), ""
             await self._words.end()
         said = self._words.text
@@ -348,28 +350,35 @@ def _keeper() -> list[str]:
     return [sys.executable, "-I", "-S", str(_KEEPER), str(os.getpid())]
 
 
-def _told(error: Exception, limit_s: float) -> str | None:
-    """What the agent reads of a call that failed; None where the server is to blame."""
+def _told(error: Exception, *, took_s: float, limit_s: float) -> str | None:
+    """What the agent reads of a call that failed; None where no answer of the server is to be had."""
     from mcp import MCPError
     from mcp.types import REQUEST_TIMEOUT
 
-    if not isinstance(error, MCPError) or _is_lost(error):
+    if not isinstance(error, MCPError):
         return None
-    if error.code == REQUEST_TIMEOUT:
+    if error.code == REQUEST_TIMEOUT and took_s >= limit_s:  # Servers use the code, too, for lost sessions.
         return f"error: no answer within {limit_s:g} s; the call was cancelled"
-    return f"error: {error.message}"
+    return None if _is_lost(error) else f"error: {error.message}"
 
 
 def _is_lost(error: BaseException) -> bool:
-    from mcp import MCPError
-    from mcp.types import CONNECTION_CLOSED
+    """Whether an error is of the connection; the transport makes them up, with codes that tools hardly use."""
+    from mcp import MCPError, types
 
-    # A server may send the same code itself, but hardly with the same words.
-    return (
-        isinstance(error, MCPError)
-        and error.code == CONNECTION_CLOSED
-        and error.message == "Connection closed"
-    )
+    broken = {
+        *(types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.PARSE_ERROR),
+        *(types.INVALID_REQUEST, types.METHOD_NOT_FOUND),
+    }
+    if not isinstance(error, MCPError):
+        return False
+    return error.code in broken or error.message == "Server returned an error response"
+
+
+def _is_closed(error: BaseException) -> bool:
+    from mcp import MCPError
+
+    return isinstance(error, MCPError) and error.message == "Connection closed"
 
 
 def _reason(error: BaseException) -> str:
