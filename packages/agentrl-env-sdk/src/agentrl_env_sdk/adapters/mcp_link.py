@@ -363,7 +363,7 @@ def _told(error: Exception, *, took_s: float, limit_s: float) -> str | None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether an error is of the connection; the transport makes them up, with codes that tools hardly use."""
+    """Whether an error is of the connection; the transport makes some up, with codes tools hardly use."""
     from mcp import MCPError, types
 
     broken = {
