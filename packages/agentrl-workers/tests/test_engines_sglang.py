@@ -633,6 +633,28 @@ async def test_an_update_that_is_refused_lets_the_server_go_on_without_what_ran(
     await engine.close()
 
 
+async def test_a_server_that_hangs_and_is_not_ours_fails_what_runs(faulty):
+    faulty.answers |= {"/generate": hang, "/update_weights_from_distributed": hang}
+    engine = await attach(faulty, transfer_timeout_s=0.3)
+    call = asyncio.create_task(engine.generate([1], SamplingParams()))
+    async with asyncio.timeout(10):
+        while all(path != "/generate" for path, _ in faulty.asked):
+            await asyncio.sleep(0.01)
+    await engine.begin_update()
+    with pytest.raises(EngineError, match="receiving `a` to `a`: no answer"):
+        await engine.receive_bucket([spec("a", "float32", 1)], group="g")
+    with pytest.raises(EngineError, match=r"is gone .* of no version since an update failed: receiving"):
+        await call
+    await engine.close()
+
+
+async def test_weights_without_a_single_value_are_refused(faulty):
+    engine = await attach(faulty)
+    with pytest.raises(EngineError, match="weights of version 6 hold nothing to send"):
+        await engine.load_weights({"a": torch.ones(0)}, version=6)
+    await engine.close()
+
+
 async def test_an_abort_that_was_not_ours_ends_the_reply(faulty):
     faulty.answers["/generate"] = answer([1, 2], finish={"type": "abort", "message": "Aborted"})
     engine = await attach(faulty)

@@ -76,9 +76,10 @@ class Client:
             raise await self._gone(stage, error) from error
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        """Close the connections; whoever waits for an answer gets an error."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> Any:
         if self._session is None:

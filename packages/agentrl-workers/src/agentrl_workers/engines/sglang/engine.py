@@ -345,6 +345,8 @@ class SGLangEngine:
     async def _obituary(self) -> str:
         if self._closed:
             return "the engine was closed"
+        if self._state.failure is not None:
+            return self._state.failure
         if self._server is None:
             return "this server is not ours, so see its own log"
         return await self._server.obituary()

@@ -19,7 +19,7 @@ from agentrl_workers.engines.base import EngineError
 from agentrl_workers.engines.sglang.client import Client, RefusedError
 from agentrl_workers.engines.sglang.config import SGLangConfig
 from agentrl_workers.engines.sglang.server import free_port
-from agentrl_workers.engines.sglang.transfer import Broadcaster, aligned, check_alignment
+from agentrl_workers.engines.sglang.transfer import Broadcaster, aligned, check_alignment, in_thread
 from agentrl_workers.engines.sglang.witness import Witness
 from agentrl_workers.weights.buckets import TensorSpec, checksum, pack, plan_buckets, spec_of
 
@@ -88,16 +88,21 @@ class WeightUpdates:
         Raises:
             EngineError: it refused, did not answer in time, or did not take in what was sent.
         """
-        sums = {name: checksum(tensor) for name, tensor in weights.items()} if self._config.verify else None
+        sums = await asyncio.to_thread(_sums, weights) if self._config.verify else None
         if self._config.transfer == "disk":
             return await self._load_from_disk(weights, version, sums)
         specs = aligned(spec_of(name, tensor) for name, tensor in weights.items())
         buckets = plan_buckets(specs, bucket_bytes=self._config.bucket_bytes)
-        broadcaster = await self._own_group(next(iter(weights.values())).device)
+        if not buckets:
+            raise EngineError(f"weights of version {version} hold nothing to send")
+        broadcaster = await self._own_group(weights[specs[0].name].device)
         await self.begin()
-        async with self._undone_on_failure(may_hang=True):
-            for bucket in buckets:
-                data = pack(weights[spec.name] for spec in bucket)
+        async with self._undone_on_failure():
+            packed = _packed(weights, buckets[0])
+            for bucket, following in zip(buckets, [*buckets[1:], None], strict=True):
+                data = await packed
+                if following is not None:
+                    packed = _packed(weights, following)
                 await self._deliver(broadcaster, bucket, data)
         return await self.finish(version, sums=sums)
 
@@ -182,6 +187,9 @@ class WeightUpdates:
             stuck = True
         if stuck and self._kill is not None:
             await self._kill()
+        elif stuck:
+            # Its answers never come, so nobody waits for them.
+            await self._client.close()
         self._state.is_open.set()
 
     async def _let_go(self) -> None:
@@ -277,18 +285,20 @@ class WeightUpdates:
     async def _deliver(
         self, broadcaster: Broadcaster, bucket: Sequence[TensorSpec], data: torch.Tensor
     ) -> None:
-        theirs = asyncio.ensure_future(self._receive(bucket, broadcaster.name))
-        ours = asyncio.ensure_future(broadcaster.broadcast(data))
         timeout_s = self._config.transfer_timeout_s
-        try:
-            await _both(ours, theirs, stage=f"broadcasting {_span(bucket)}", timeout_s=timeout_s)
-        except BaseException as error:
-            self._broadcaster = None
-            if isinstance(error, RefusedError):
-                # The server closes its end, which ends a broadcast of ours that it never joined.
-                with contextlib.suppress(EngineError):
-                    await self.leave_group(broadcaster.name)
-            raise
+        async with self._undone_on_failure(may_hang=True):
+            theirs = asyncio.ensure_future(self._receive(bucket, broadcaster.name))
+            ours = asyncio.ensure_future(broadcaster.broadcast(data))
+            try:
+                await _both(ours, theirs, stage=f"broadcasting {_span(bucket)}", timeout_s=timeout_s)
+            except BaseException as error:
+                self._broadcaster = None
+                if isinstance(error, RefusedError):
+                    # The server closes its end, which ends a broadcast of ours that it never joined.
+                    with contextlib.suppress(EngineError):
+                        await self.leave_group(broadcaster.name)
+                        await in_thread(broadcaster.leave)
+                raise
 
     async def _load_from_disk(
         self, weights: Mapping[str, torch.Tensor], version: PolicyVersion, sums: Mapping[str, int] | None
@@ -362,6 +372,15 @@ async def _both(
 
 def _span(bucket: Sequence[TensorSpec]) -> str:
     return f"`{bucket[0].name}` to `{bucket[-1].name}`" if bucket else "an empty bucket"
+
+
+def _sums(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    return {name: checksum(tensor) for name, tensor in weights.items()}
+
+
+def _packed(weights: Mapping[str, torch.Tensor], bucket: Sequence[TensorSpec]) -> asyncio.Task[torch.Tensor]:
+    """The bytes of a bucket, put together while the one before it is on its way."""
+    return asyncio.create_task(asyncio.to_thread(pack, [weights[spec.name] for spec in bucket]))
 
 
 def _save(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
