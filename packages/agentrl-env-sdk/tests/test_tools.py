@@ -272,3 +272,21 @@ def test_a_schema_that_is_none_is_refused():
         described(
             "x", "", {"type": "object", "properties": {"a": {"type": "number", "minimum": "one"}}}, print
         )
+
+
+@pytest.mark.parametrize("ref", ["http://127.0.0.1:9/schema.json", "#/$defs/Missing", "other.json"])
+def test_a_schema_that_refers_to_what_is_elsewhere_is_refused_and_nothing_is_fetched(ref):
+    items = {"type": "array", "items": {"$ref": ref}}
+    schema = {"properties": {"points": items}, "$defs": {"Point": {"type": "number"}}}
+    with pytest.raises(ConfigError, match=rf"`plot` refers to `{re.escape(ref)}`, which is not in it"):
+        described("plot", "Plot.", schema, lambda points: "")
+
+
+@pytest.mark.parametrize("root", [{}, {"$id": "https://example.org/plot.json"}])
+def test_a_schema_may_refer_to_its_own_parts(root):
+    tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/Tree"}}}
+    schema = {**root, "properties": {"tree": {"$ref": "#/$defs/Tree"}}, "$defs": {"Tree": tree}}
+    plot = described("plot", "Plot.", schema, lambda tree: "")
+    assert plot.parse('{"tree": {"left": {"left": {}}}}') == {"tree": {"left": {"left": {}}}}
+    with pytest.raises(BadCallError, match=r"argument `tree\.left\.left`: 3 is not of type 'object'"):
+        plot.parse('{"tree": {"left": {"left": 3}}}')

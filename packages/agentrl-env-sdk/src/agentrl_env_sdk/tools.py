@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
@@ -10,6 +10,9 @@ import docstring_parser
 import jsonschema
 from jsonschema.validators import validator_for
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
 from agentrl_env_sdk.examples import example_of
@@ -113,7 +116,8 @@ class ArgumentsSchema:
     def __init__(self, schema: dict[str, Any]) -> None:
         checker = validator_for(schema, default=jsonschema.Draft202012Validator)
         checker.check_schema(schema)
-        self._checker = checker(schema)
+        # With a registry of its own it looks nothing up on the network.
+        self._checker = checker(schema, registry=Registry())
 
     def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The arguments as they came, or what is wrong with them."""
@@ -139,6 +143,10 @@ def described(
         arguments = ArgumentsSchema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigError(f"the schema of tool `{name}` is no JSON schema: {error.message}") from error
+    for ref in _lost_references(schema):
+        raise ConfigError(
+            f"the schema of tool `{name}` refers to `{ref}`, which is not in it; put it below `$defs`"
+        )
     spec = ToolFunction(name=name, description=description, parameters=schema)
     return BoundTool(Tool(function=spec), function, arguments, None)
 
@@ -248,6 +256,22 @@ def _schema_fault(error: jsonschema.ValidationError) -> str:
     if not path:
         return _short(error.message)
     return f"argument `{path}`: {_short(error.message)}"
+
+
+def _lost_references(schema: Mapping[str, Any]) -> Iterator[str]:
+    """References in a schema that lead nowhere in it."""
+    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    registry = Registry().with_resource(resource.id() or "", resource).crawl()
+    waiting = [(resource, registry.resolver(resource.id() or ""))]
+    while waiting:
+        inner, resolver = waiting.pop()
+        ref = inner.contents.get("$ref") if isinstance(inner.contents, Mapping) else None
+        if isinstance(ref, str):
+            try:
+                resolver.lookup(ref)
+            except Unresolvable:
+                yield ref
+        waiting += [(part, resolver.in_subresource(part)) for part in inner.subresources()]
 
 
 def _shown(value: Any) -> str:
