@@ -191,7 +191,8 @@ def interop(session: nox.Session) -> None:
                 "uv", "pip", "install", "--quiet", "--python", str(python), *requirements, external=True
             )
         session.env[f"AGENTRL_INTEROP_{name.upper()}"] = str(python)
-    _workspace(session, "pytest", "-v", *(session.posargs or ["tests/interop"]))
+    # The others' packages take their time to be imported.
+    _workspace(session, "pytest", "-v", "--timeout", "300", *(session.posargs or ["tests/interop"]))
 
 
 def _make_trainers(session: nox.Session, python: Path, requirements: list[str]) -> None:

@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples" / "adapters"
 MODEL = HERE.parents[1] / "packages/agentrl-workers/src/agentrl_workers/presets/quickstart-model"
-DEADLINE_S = 100.0
+DEADLINE_S = 200.0
 
 
 def python_of(name: str) -> str:
