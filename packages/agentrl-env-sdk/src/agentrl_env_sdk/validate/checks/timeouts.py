@@ -115,7 +115,9 @@ async def timeouts(subject: Subject) -> Finding:
 
 
 def _shortened(command: str) -> str:
-    return textwrap.shorten(command, 60, placeholder=" ...")
+    """The program without its folder, and the first of its arguments."""
+    program, _, arguments = command.partition(" ")
+    return textwrap.shorten(f"{Path(program).name} {arguments}", 80, placeholder=" ...")
 
 
 async def _hang(subject: Subject, index: SampleIndex) -> _Stopper:
