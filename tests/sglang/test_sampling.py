@@ -143,6 +143,9 @@ async def test_an_error_in_on_token_ends_the_request_and_reaches_the_caller(engi
 async def test_sixty_four_requests_at_once(engine, models):
     asked = prompts(64, seed=6)
     started = time.perf_counter()
+    alone = await engine.generate(asked[0], SamplingParams(max_tokens=64))
+    print(f"\none request: {len(alone.token_ids) / (time.perf_counter() - started):.0f} tokens/s")
+    started = time.perf_counter()
     replies = await asyncio.gather(
         *(
             engine.generate(prompt, SamplingParams(max_tokens=16 + number))
@@ -161,6 +164,11 @@ async def test_a_prompt_can_be_scored_as_a_canary(engine, models):
     assert list(await engine.canary(prompt)) == pytest.approx(
         full_logps(models[0], prompt[:1], prompt[1:]), abs=1e-4
     )
+
+
+async def test_a_server_that_samples_is_healthy(engine):
+    await engine.check_health()
+    assert engine.alive()
 
 
 async def test_attaching_with_another_key_is_refused(engine, start):

@@ -255,6 +255,16 @@ async def test_a_second_update_waits_for_none_but_is_refused(attached):
             await engine.generate(PROMPT, SamplingParams())
 
 
+async def test_a_server_that_a_dead_trainer_left_paused_within_an_update_is_taken_over(attached, models):
+    async with attached() as dead:
+        await dead.begin_update()
+        async with attached(pause="in_place") as successor:
+            async with asyncio.timeout(60):
+                await successor.generate(PROMPT, SamplingParams(max_tokens=4))
+            await successor.load_weights(models[1].state_dict(), version=1)
+            assert list(await successor.canary(CANARY)) == pytest.approx(canary_of(models[1]), abs=1e-4)
+
+
 async def test_leaving_a_group_that_is_not_there_is_an_error(attached):
     async with attached() as engine:
         with pytest.raises(EngineError, match="leaving `nothing`: the server answered 400"):

@@ -16,7 +16,7 @@ from .conftest import full_logps, until  # isort: skip
 
 async def test_a_killed_server_fails_what_runs_by_name_and_a_new_one_takes_over(engine, start, models):
     children = psutil.Process(engine.pid).children(recursive=True)
-    memory = sum(process.memory_info().rss for process in (psutil.Process(engine.pid), *children))
+    memory = sum(process.memory_full_info().pss for process in (psutil.Process(engine.pid), *children))
     print(f"\nthe server's processes hold {memory / 2**30:.2f} GiB")
     streams = [None, lambda *_: None]
     calls = [

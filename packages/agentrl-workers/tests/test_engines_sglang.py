@@ -573,6 +573,17 @@ async def test_a_stream_that_ends_within_a_reply_is_an_error(faulty):
     await engine.close()
 
 
+async def test_a_server_that_does_not_sample_is_not_healthy(faulty):
+    async def starve(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    faulty.answers["/health_generate"] = starve
+    engine = await attach(faulty)
+    with pytest.raises(EngineError, match="the server's health: the server answered 503: it gave no reason"):
+        await engine.check_health()
+    await engine.close()
+
+
 async def test_a_refused_request_is_aborted_nowhere_but_says_why(faulty):
     async def refuse(_: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": "queue is full"}}, status=503)

@@ -91,7 +91,7 @@ class SGLangEngine:
             dtype: type of the weights, `float32` or `bfloat16`; a running server has its own.
             context_length: longest sequence in tokens, prompt and reply together.
             num_slots: requests that run at the same time; a running server has its own.
-            version: of the weights that the server starts with.
+            version: of the weights that the server starts with; a running one is believed to have them.
             log: file for what a new server says.
 
         Raises:
@@ -117,8 +117,7 @@ class SGLangEngine:
             raise
         engine = cls(config, server=server, facts=facts, context_length=context_length, version=version)
         if server is None:
-            body = {"new_version": str(version), "abort_all_requests": False}
-            await engine._control("/update_weight_version", body, stage=f"naming version {version}")
+            await engine._take_over()
         return engine
 
     @property
@@ -284,6 +283,15 @@ class SGLangEngine:
         """
         await self._updates.flush_cache()
 
+    async def check_health(self) -> None:
+        """See that the server still samples, which takes it about a second; not while weights change.
+
+        Raises:
+            EngineError: it does not, or does not answer in time.
+        """
+        self._check_alive()
+        await self._control("/health_generate", None, stage="the server's health")
+
     async def num_running(self) -> int:
         """Requests that the server runs or holds in its queue."""
         answer = await self._control("/v1/loads", None, stage="the server's load")
@@ -300,6 +308,12 @@ class SGLangEngine:
             await self._server.stop()
         await self._updates.close(is_server_ours=self._server is not None)
         await self._client.close()
+
+    async def _take_over(self) -> None:
+        """Name the weights of a running server, and end a pause in which a dead trainer left it."""
+        body = {"new_version": str(self.version), "abort_all_requests": False}
+        await self._control("/update_weight_version", body, stage=f"naming version {self.version}")
+        await self._control("/continue_generation", {}, stage="continuing")
 
     async def _ask(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, on_token: OnToken | None

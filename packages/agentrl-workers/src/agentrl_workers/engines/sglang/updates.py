@@ -146,7 +146,13 @@ class WeightUpdates:
         self._narrowed = set()
         async with self._undone_on_failure():
             await self._pause()
-            await self._ask("/begin_weight_update", {}, stage="opening an update of the weights")
+            stage = "opening an update of the weights"
+            try:
+                await self._ask("/begin_weight_update", {}, stage=stage)
+            except RefusedError:
+                # One that a dead predecessor left open, which may have loaded anything.
+                await self._ask("/end_weight_update", {}, stage="closing an update that somebody left open")
+                await self._ask("/begin_weight_update", {}, stage=stage)
 
     async def receive(self, bucket: Sequence[TensorSpec], *, group: str) -> None:
         """Make the server take part in the broadcast of one bucket and load it; call it before sending.
