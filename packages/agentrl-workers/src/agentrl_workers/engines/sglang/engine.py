@@ -117,7 +117,8 @@ class SGLangEngine:
             raise
         engine = cls(config, server=server, facts=facts, context_length=context_length, version=version)
         if server is None:
-            await engine._take_over()
+            body = {"new_version": str(version), "abort_all_requests": False}
+            await engine._control("/update_weight_version", body, stage=f"naming version {version}")
         return engine
 
     @property
@@ -308,12 +309,6 @@ class SGLangEngine:
             await self._server.stop()
         await self._updates.close(is_server_ours=self._server is not None)
         await self._client.close()
-
-    async def _take_over(self) -> None:
-        """Name the weights of a running server, and end a pause in which a dead trainer left it."""
-        body = {"new_version": str(self.version), "abort_all_requests": False}
-        await self._control("/update_weight_version", body, stage=f"naming version {self.version}")
-        await self._control("/continue_generation", {}, stage="continuing")
 
     async def _ask(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, on_token: OnToken | None

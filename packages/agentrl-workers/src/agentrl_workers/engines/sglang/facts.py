@@ -1,6 +1,7 @@
 """What a server says of itself, and whether it is one that this engine can use."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from agentrl_workers.engines.sglang.server import is_ready
 SPARE_TOKENS = 8
 """The server keeps the last few tokens of its context for itself."""
 _ATTACH_POLL_S = 1.0
+_CONTINUE_TIMEOUT_S = 5.0
 
 
 async def ask_facts(url: str, config: SGLangConfig) -> Mapping[str, Any]:
@@ -24,21 +26,30 @@ async def ask_facts(url: str, config: SGLangConfig) -> Mapping[str, Any]:
     async def not_ours() -> str:
         return "see the server's own log"
 
-    try:
-        async with asyncio.timeout(config.start_timeout_s), aiohttp.ClientSession() as session:
-            while not await is_ready(session, url):  # noqa: ASYNC110 - another process's state
-                await asyncio.sleep(_ATTACH_POLL_S)
-    except TimeoutError as error:
-        raise EngineError(
-            f"no SGLang server is ready at {url} within {config.start_timeout_s:g} s; check the address"
-        ) from error
     client = Client(url, config.api_key, not_ours)
     try:
+        await _wait_ready(client, config.start_timeout_s)
         return await client.ask(
             "/server_info", None, stage="asking for the server's settings", timeout_s=config.control_timeout_s
         )
     finally:
         await client.close()
+
+
+async def _wait_ready(client: Client, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s), aiohttp.ClientSession() as session:
+            while not await is_ready(session, client.url):
+                # One that a dead trainer left paused is not ready, either.
+                with contextlib.suppress(EngineError):
+                    await client.ask(
+                        "/continue_generation", {}, stage="continuing", timeout_s=_CONTINUE_TIMEOUT_S
+                    )
+                await asyncio.sleep(_ATTACH_POLL_S)
+    except TimeoutError as error:
+        raise EngineError(
+            f"no SGLang server is ready at {client.url} within {timeout_s:g} s; check the address"
+        ) from error
 
 
 def check_facts(facts: Mapping[str, Any], *, url: str, context_length: int) -> None:
