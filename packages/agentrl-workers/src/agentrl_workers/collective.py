@@ -28,6 +28,10 @@ class PoolError(AgentRLError):
     """A replica failed or died; the message names the pool, the rank and the cause."""
 
 
+class ReplicaDiedError(PoolError):
+    """A replica's process is gone."""
+
+
 class _Replica:
     """Holds one worker and its plugins in a process of its own.
 
@@ -44,6 +48,10 @@ class _Replica:
         with socket.socket() as probe:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    async def live(self) -> None:
+        """Never returns: a call that ends says that the process has."""
+        await asyncio.Event().wait()
 
     async def start(
         self,
@@ -110,10 +118,13 @@ class _Calls:
 class CollectiveHandle(_Calls):
     """Every replica of a pool; a method called on it runs on each and gives a list of object refs."""
 
-    def __init__(self, name: str, replicas: Sequence[Any], pids: Sequence[int]) -> None:
+    def __init__(self, name: str, start: "Callable[[int, Sequence[Any]], Any]", replicas: list[Any]) -> None:
         super().__init__(replicas, "")
         self.pool_name = name
-        self.pids = list(pids)
+        self.pids: list[int] = []
+        self._replicas: list[Any] = replicas
+        self._start = start
+        self._plugins: dict[str, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -135,20 +146,29 @@ class CollectiveHandle(_Calls):
         return (await self.gather([self._replicas[0].rendezvous.remote()]))[0]
 
     async def register_plugin(self, name: str, plugin: Callable[..., Any], *args: Any) -> None:
-        """Attach `plugin(worker, *args)` to every replica under a name.
+        """Attach `plugin(worker, *args)` to every replica under a name, and to those that replace them.
 
         Raises:
             PoolError: it could not be made.
         """
+        self._plugins[name] = (plugin, args)
         await self.gather([replica.attach.remote(name, plugin, args) for replica in self._replicas])
 
-    async def gather(self, refs: Sequence["ray.ObjectRef[Any]"]) -> list[Any]:
-        """The results of a call, by rank.
+    async def gather(
+        self, refs: Sequence["ray.ObjectRef[Any]"], *, ranks: Sequence[int] | None = None
+    ) -> list[Any]:
+        """The results of a call, in the order of the replicas that were called.
+
+        Args:
+            refs: what the call gave.
+            ranks: who was called, where it was not everybody.
 
         Raises:
-            PoolError: a replica died or raised.
+            PoolError: a replica raised.
+            ReplicaDiedError: one died.
         """
-        return list(await asyncio.gather(*(self._result(ref, rank) for rank, ref in enumerate(refs))))
+        numbered = zip(refs, ranks if ranks is not None else range(len(refs)), strict=True)
+        return list(await asyncio.gather(*(self._result(ref, rank) for ref, rank in numbered)))
 
     async def _result(self, ref: "ray.ObjectRef[Any]", rank: int) -> Any:
         try:
@@ -158,7 +178,33 @@ class CollectiveHandle(_Calls):
             raise PoolError(f"{self.pool_name} rank {rank}: {type(cause).__name__}: {cause}") from cause
         except RayError as error:
             reason = str(error).strip().splitlines()[0]
-            raise PoolError(f"{self.pool_name} rank {rank} died: {reason}") from error
+            raise ReplicaDiedError(f"{self.pool_name} rank {rank} died: {reason}") from error
+
+    async def death(self, rank: int) -> str:
+        """Wait until a replica dies; returns the reason."""
+        try:
+            await self.gather([self._replicas[rank].live.remote()], ranks=[rank])
+        except ReplicaDiedError as error:
+            return str(error)
+        raise AssertionError("a call without an end has ended")
+
+    async def respawn(self, rank: int, *args: Any) -> None:
+        """Make a new worker with its plugins in the place of a replica that died.
+
+        Only for pools whose replicas form no process group.
+
+        Args:
+            rank: whose place.
+            args: of the worker.
+
+        Raises:
+            PoolError: it could not be made.
+        """
+        ray.kill(self._replicas[rank], no_restart=True)
+        replica, pid = await self._start(rank, args)
+        calls = [replica.attach.remote(name, plugin, args) for name, (plugin, args) in self._plugins.items()]
+        await self.gather(calls, ranks=[rank] * len(calls))
+        self._replicas[rank], self.pids[rank] = replica, pid
 
     def kill(self) -> None:
         """End every replica at once."""
@@ -204,19 +250,26 @@ class spawn:  # noqa: N801 - reads as the verb that it is: spawn(Actor, placemen
         Raises:
             PoolError: one could not be made.
         """
-        world_size = len(self._placement.plan.bundles)
-        replicas = [self._make(bundle) for bundle in range(world_size)]
-        handle = CollectiveHandle(self._name, replicas, [])
-        address = None
-        if self._process_group:
-            address = await handle.rendezvous()
+        size = len(self._placement.plan.bundles)
+        replicas = [self._make(bundle) for bundle in range(size)]
+        handle = CollectiveHandle(self._name, self._one, replicas)
+        address = await handle.rendezvous() if self._process_group else None
         handle.pids = await handle.gather(
             [
-                replica.start.remote(self._worker, args, rank, world_size, address)
+                replica.start.remote(self._worker, args, rank, size, address)
                 for rank, replica in enumerate(replicas)
             ]
         )
         return handle
+
+    async def _one(self, rank: int, args: Sequence[Any]) -> tuple[Any, int]:
+        """A replica for a place that has come free, and its process id."""
+        size = len(self._placement.plan.bundles)
+        replica = self._make(rank)
+        handle = CollectiveHandle(self._name, self._one, [replica])
+        start = replica.start.remote(self._worker, args, rank, size, None)
+        (pid,) = await handle.gather([start], ranks=[rank])
+        return replica, pid
 
     def _make(self, bundle: int) -> Any:
         return (

@@ -60,6 +60,8 @@ class RolloutConfig(_Config):
     """Longest wait for the environment's answer to one reply."""
     generate_timeout_s: float = Field(default=300.0, gt=0.0)
     """Longest wait for one reply of an engine."""
+    max_replacements: int = Field(default=16, ge=0)
+    """Engines that may die and be replaced in a run; one more ends it."""
 
 
 class BatchConfig(_Config):
@@ -160,6 +162,8 @@ class TrainConfig(_Config):
     """Trajectories of each step that are written to `trajectories.jsonl`."""
     placement_timeout_s: float = Field(default=300.0, gt=0.0)
     """Longest wait for the cluster to have a pool's resources free."""
+    max_restarts: int = Field(default=0, ge=0)
+    """How often a run goes on from its newest checkpoint by itself after a worker of its pools was lost."""
     stall_timeout_s: float = Field(default=900.0, gt=0.0)
     """Longest wait for a step's worth of finished groups."""
 

@@ -11,12 +11,13 @@ from typing import Any
 from agentrl_core import AgentRLError
 from agentrl_core.client import SessionClient
 from agentrl_workers.check import Check, check, nodes_of_ray, this_machine
-from agentrl_workers.checkpoint import Checkpoint
+from agentrl_workers.checkpoint import Checkpoint, Checkpoints
 from agentrl_workers.cluster import connect_ray, disconnect_ray
+from agentrl_workers.collective import PoolError
 from agentrl_workers.config import TrainConfig, dump_config
 from agentrl_workers.progress import Progress
 from agentrl_workers.report import write_report
-from agentrl_workers.trainer import Trainer, run_facts
+from agentrl_workers.trainer import Trainer, TrainError, run_facts
 
 
 async def train(
@@ -65,13 +66,38 @@ async def dry_run(config: TrainConfig, *, address: str) -> Check:
 async def run_trainer(
     config: TrainConfig, run_dir: Path, progress: Progress, *, client: SessionClient, resume: bool
 ) -> tuple[dict[str, Any], Checkpoint]:
-    """Train on the Ray that is connected; returns facts for the summary, and the last checkpoint."""
+    """Train on the Ray that is connected; returns facts for the summary, and the last checkpoint.
+
+    After the loss of a worker it goes on from the newest checkpoint, `max_restarts` times at most.
+
+    Raises:
+        AgentRLError: something failed; where a checkpoint is there, the message says how to go on.
+    """
+    restarts = 0
+    while True:
+        try:
+            return await _run_once(config, run_dir, progress, client=client, resume=resume)
+        except PoolError as error:
+            newest = Checkpoints(run_dir / "checkpoints", keep=config.checkpoint.keep).latest()
+            from_step = newest.step if newest else 0
+            if restarts == config.max_restarts:
+                way_out = f"; go on from step {from_step} with --resume --dir {run_dir}" if newest else ""
+                raise TrainError(f"{error}{way_out}") from error
+            restarts += 1
+            resume = True
+            progress.warn(f"{error}; restart {restarts} of {config.max_restarts} from step {from_step}")
+
+
+async def _run_once(
+    config: TrainConfig, run_dir: Path, progress: Progress, *, client: SessionClient, resume: bool
+) -> tuple[dict[str, Any], Checkpoint]:
     progress.stage("starting the pools")
     trainer = Trainer(
         config,
         run_dir,
         client=client,
         on_step=lambda metrics: progress.step(metrics, config.steps),
+        on_warning=progress.warn,
         resume=resume,
     )
     with one_error():

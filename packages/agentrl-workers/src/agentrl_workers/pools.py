@@ -29,6 +29,8 @@ class Pools:
     """Remembers the initial model; absent where the objective has no divergence to it."""
     placements: tuple[Placement, ...]
     """What they occupy."""
+    generator: GeneratorSettings
+    """Of the rollout's workers."""
 
     @classmethod
     async def start(cls, config: TrainConfig, *, model_path: str, version: PolicyVersion) -> "Pools":
@@ -50,9 +52,18 @@ class Pools:
         rollout_bundles, train_bundles = await asyncio.gather(
             *(Placement.reserve(pool, timeout_s=config.placement_timeout_s) for pool in plan.pools)
         )
+        generator = GeneratorSettings(
+            model=config.model.model_copy(update={"path": model_path}),
+            rollout=config.rollout,
+            seed=config.seed,
+            version=version,
+        )
+        start_rollout = spawn(
+            Generator, rollout_bundles, name="rollout", num_gpus=float(gpus), process_group=False
+        )
         try:
             rollout, actor, reference = await asyncio.gather(
-                _start_rollout(config, rollout_bundles, gpus=gpus, model_path=model_path, version=version),
+                start_rollout(generator),
                 _start_actor(config, train_bundles, gpus=gpus),
                 _start_reference(config, train_bundles, gpus=gpus),
             )
@@ -60,7 +71,7 @@ class Pools:
             rollout_bundles.release()
             train_bundles.release()
             raise
-        return cls(rollout, actor, reference, (rollout_bundles, train_bundles))
+        return cls(rollout, actor, reference, (rollout_bundles, train_bundles), generator)
 
     def stop(self) -> None:
         """End every worker and give the bundles back."""
@@ -69,19 +80,6 @@ class Pools:
                 pool.kill()
         for placement in self.placements:
             placement.release()
-
-
-async def _start_rollout(
-    config: TrainConfig, placement: Placement, *, gpus: bool, model_path: str, version: PolicyVersion
-) -> CollectiveHandle:
-    settings = GeneratorSettings(
-        model=config.model.model_copy(update={"path": model_path}),
-        rollout=config.rollout,
-        seed=config.seed,
-        version=version,
-    )
-    start = spawn(Generator, placement, name="rollout", num_gpus=float(gpus), process_group=False)
-    return await start(settings)
 
 
 async def _start_actor(config: TrainConfig, placement: Placement, *, gpus: bool) -> CollectiveHandle:

@@ -22,6 +22,7 @@ from agentrl_workers.buffer import Buffer, Group, admissible_groups
 from agentrl_workers.chat import ChatRenderer
 from agentrl_workers.checkpoint import Checkpoint, Checkpoints
 from agentrl_workers.config import TrainConfig
+from agentrl_workers.keeper import EngineKeeper
 from agentrl_workers.ledger import Ledger
 from agentrl_workers.metrics import Metrics
 from agentrl_workers.mixture import Item, Mixture
@@ -35,6 +36,7 @@ from agentrl_workers.transcripts import Transcripts
 from agentrl_workers.weights import WeightPublisher
 
 OnStep = Callable[[Mapping[str, float]], None]
+OnWarning = Callable[[str], None]
 
 _HOPELESS_BATCHES = 4
 """A run stops after this many steps' worth of groups in a row without a usable one."""
@@ -52,6 +54,7 @@ class Trainer:
         run_dir: metrics, trajectories and checkpoints go below it.
         client: reaches the controller.
         on_step: called with each step's metrics.
+        on_warning: told what went wrong and was mended.
         resume: go on from the newest checkpoint below `run_dir`, where there is one.
     """
 
@@ -62,6 +65,7 @@ class Trainer:
         *,
         client: SessionClient,
         on_step: OnStep = lambda _: None,
+        on_warning: OnWarning = lambda _: None,
         resume: bool = False,
     ) -> None:
         self.config = config
@@ -69,6 +73,7 @@ class Trainer:
         self._client = client
         self._run_dir = run_dir
         self._on_step = on_step
+        self._on_warning = on_warning
         self._from: Checkpoint | None = self.checkpoints.latest() if resume else None
         self.version: PolicyVersion = self._from.step if self._from else 0
         self.ledger = Ledger()
@@ -105,9 +110,11 @@ class Trainer:
         if self._from:
             await pools.actor.gather(pools.actor.load(str(self._from.folder)))
         self.num_parameters: int = (await pools.actor.gather(pools.actor.num_parameters()))[0]
-        self._publisher = WeightPublisher(pools.actor, pools.rollout, config.weights)
-        await self._publisher.connect()
-        rollout = Rollout(self._client, EnginePool(pools.rollout), self._renderer, config.rollout)
+        publisher = WeightPublisher(pools.actor, pools.rollout, config.weights)
+        await publisher.connect()
+        engines = EnginePool(pools.rollout)
+        self._keeper = EngineKeeper(pools, engines, publisher, config, self._on_warning)
+        rollout = Rollout(self._client, engines, self._renderer, config.rollout)
         self._manager = DistributedTaskManager(
             rollout.play,
             concurrency=config.rollout.concurrency,
@@ -151,6 +158,7 @@ class Trainer:
                 background.create_task(self._manager.run()),
                 background.create_task(self._feed()),
                 background.create_task(self._collect()),
+                background.create_task(self._keeper.run()),
             ]
             while self.version < self.config.steps:
                 await self._step()
@@ -166,7 +174,7 @@ class Trainer:
         metrics |= await self._update(batch)
         trained = time.monotonic()
         self.version += 1
-        metrics |= await self._publisher.publish(self.version)
+        metrics |= await self._keeper.publish(self.version)
         self.ledger.train(t.trajectory_id for t in batch.trajectories)
         self._buffer.advance(self.version)
         self._drop_stale()
@@ -178,14 +186,23 @@ class Trainer:
         self._report(metrics, batch, began=began, waited=waited, trained=trained)
 
     async def _next_groups(self) -> list[Group]:
+        ready = asyncio.ensure_future(self._buffer.batch())
         try:
             async with asyncio.timeout(self.config.stall_timeout_s):
-                return await self._buffer.batch()
+                while not ready.done():
+                    arrival = asyncio.ensure_future(self._keeper.arrival())
+                    await asyncio.wait({ready, arrival}, return_when=asyncio.FIRST_COMPLETED)
+                    arrival.cancel()
+                    if not ready.done():
+                        await self._keeper.catch_up(self.version)
+                return ready.result()
         except TimeoutError as error:
             raise TrainError(
                 f"waiting for finished groups: {len(self._buffer)} of {self.config.batch.groups} after "
                 f"{self.config.stall_timeout_s:.0f} s, {self._manager.running} still running"
             ) from error
+        finally:
+            ready.cancel()
 
     async def _update(self, batch: Batch) -> dict[str, float]:
         actor, reference = self._pools.actor, self._pools.reference
@@ -276,6 +293,7 @@ class Trainer:
             "throughput/trajectories_per_min": 60.0 * len(batch.trajectories) / seconds,
             "time/wait_s": waited - began,
             "time/train_s": trained - waited,
+            "rollout/replaced": self._keeper.num_replaced,
             "ledger/admitted": counts["admitted"],
             "ledger/trained": counts["trained"],
             "ledger/filtered": self.ledger.filtered.total(),

@@ -1,5 +1,6 @@
 """The process group between the actor's rank 0 and the engines, which live in different pools."""
 
+import contextlib
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -29,3 +30,10 @@ def join_group(
     assert isinstance(group, dist.ProcessGroup)
     c10d._world.pg_group_ranks[group] = {member: member for member in range(world_size)}
     return group
+
+
+def leave_group(group: dist.ProcessGroup | None) -> None:
+    """Forget a group that `join_group` made; its connections close once nobody waits on them."""
+    if group is not None:
+        with contextlib.suppress(RuntimeError, ValueError):
+            dist.destroy_process_group(group)

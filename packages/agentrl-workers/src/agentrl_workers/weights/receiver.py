@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from agentrl_workers.engines import Engine
 from agentrl_workers.weights.buckets import TensorSpec, WeightSyncError, checksum, plan_buckets, unpack
-from agentrl_workers.weights.group import join_group
+from agentrl_workers.weights.group import join_group, leave_group
 
 
 class EngineHost(Protocol):
@@ -28,11 +28,13 @@ class WeightReceiver:
         self._worker = worker
         self._bucket_bytes = bucket_bytes
         self._group: Any = None
+        self._is_new = True
 
     def connect(
         self, name: str, address: str, port: int, rank: int, world_size: int, timeout_s: float
     ) -> None:
-        """Join the transfer group under a rank from 1 on."""
+        """Join a transfer group under a rank from 1 on, in place of an earlier one."""
+        leave_group(self._group)
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         self._group = join_group(
             name=name,
@@ -47,14 +49,16 @@ class WeightReceiver:
     async def receive(self, version: int, manifest: list[TensorSpec]) -> dict[str, float]:
         """Take in a version and swap it in.
 
+        Versions follow each other. The first one that a new engine receives may be any later one, and one
+        that it has already, because the transfer failed elsewhere, is proved but not swapped in again.
+
         Raises:
             WeightSyncError: a checksum or the version differs, or a version was skipped; the engine keeps
                 its old weights.
         """
-        if version != self._worker.engine.version + 1:
-            raise WeightSyncError(
-                f"version {version} cannot follow version {self._worker.engine.version} of this engine"
-            )
+        current = self._worker.engine.version
+        if not (current <= version <= current + 1 or (self._is_new and version > current)):
+            raise WeightSyncError(f"version {version} cannot follow version {current} of this engine")
         started = time.perf_counter()
         tensors, sums = await asyncio.to_thread(self._receive, manifest)
         if sums[0] != version:
@@ -62,7 +66,10 @@ class WeightReceiver:
         for (name, tensor), expected in zip(tensors.items(), sums[1:], strict=True):
             if checksum(tensor) != expected:
                 raise WeightSyncError(f"`{name}` of version {version} arrived damaged")
-        blocked_s = await self._worker.engine.load_weights(tensors, version=version)
+        blocked_s = 0.0
+        if version > current or self._is_new:
+            blocked_s = await self._worker.engine.load_weights(tensors, version=version)
+        self._is_new = False
         return {"seconds": time.perf_counter() - started, "blocked_s": blocked_s}
 
     def _receive(self, manifest: list[TensorSpec]) -> tuple[dict[str, torch.Tensor], list[int]]:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from agentrl_workers.weights.buckets import TensorSpec, checksum, pack, plan_buckets, spec_of
-from agentrl_workers.weights.group import join_group
+from agentrl_workers.weights.group import join_group, leave_group
 
 
 class WeightSource(Protocol):
@@ -31,8 +31,9 @@ class WeightSender:
         self._group: Any = None
 
     def connect(self, name: str, address: str, port: int, world_size: int, timeout_s: float) -> None:
-        """Join the transfer group as its rank 0; other ranks of the pool stay out."""
+        """Join a transfer group as its rank 0, in place of an earlier one; other ranks stay out."""
         if self._worker.rank == 0:
+            leave_group(self._group)
             backend = "nccl" if torch.cuda.is_available() else "gloo"
             self._group = join_group(
                 name=name,
