@@ -356,6 +356,11 @@ def test_a_running_server_takes_no_arguments():
         SGLangConfig(url="http://x", arguments=("--tp-size", "2"))
 
 
+def test_an_address_without_a_scheme_is_refused():
+    with pytest.raises(ValidationError, match=r"`url` must be an address such as .* got `10.0.0.7:30000`"):
+        SGLangConfig(url="10.0.0.7:30000")
+
+
 def test_a_key_does_not_show_in_the_settings():
     assert "secret" not in repr(SGLangConfig(api_key="secret"))
 

@@ -10,7 +10,7 @@ PauseMode = Literal["retract", "in_place", "abort"]
 class SGLangConfig(BaseModel):
     """One server: started as a child process, or a running one that `url` names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     url: str | None = None
     """A running server, such as `http://10.0.0.7:30000`; null starts one."""
@@ -54,6 +54,8 @@ class SGLangConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "SGLangConfig":
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"`url` must be an address such as `http://10.0.0.7:30000`, got `{self.url}`")
         if self.url is not None and (self.arguments or self.environment or self.python):
             raise ValueError(
                 "`url` names a running server, which takes no `arguments`, `environment` or `python`; "
