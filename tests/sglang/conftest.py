@@ -67,13 +67,19 @@ def models() -> tuple[PreTrainedModel, PreTrainedModel]:
 
 
 @pytest.fixture(scope="session")
+def python() -> str:
+    """The interpreter of an environment that has SGLang."""
+    path = os.environ.get("AGENTRL_SGLANG_PYTHON", "")
+    if not path:
+        pytest.skip("AGENTRL_SGLANG_PYTHON names no interpreter; run `nox -s sglang`")
+    return path
+
+
+@pytest.fixture(scope="session")
 def start(
-    models: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pytest.TempPathFactory
+    python: str, models: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Awaitable[SGLangEngine]]:
     """Starts a server with the first model, or attaches to one that `url` names."""
-    python = os.environ.get("AGENTRL_SGLANG_PYTHON", "")
-    if not python:
-        pytest.skip("AGENTRL_SGLANG_PYTHON names no interpreter; run `nox -s sglang`")
     folder = tmp_path_factory.mktemp("sglang")
     models[0].save_pretrained(folder / "model")
 

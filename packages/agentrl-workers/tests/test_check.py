@@ -105,6 +105,22 @@ def test_gpus_are_planned_where_a_node_has_any(config):
     assert "of a GPU, there are 24.00 GiB" in error
 
 
+def test_a_server_s_gpus_lie_on_one_node(config):
+    overrides = ["rollout.engine=sglang", "rollout.sglang.tensor_parallel=2"]
+    nodes = [
+        Node("a", {"CPU": 4.0, "GPU": 1.0}, memory_bytes=8 * GIB),
+        Node("b", {"CPU": 4.0, "GPU": 2.0}, memory_bytes=8 * GIB),
+    ]
+    found = check(config(*overrides), nodes)
+    assert found.errors == []
+    assert "rollout  1 x 1 CPU and 2 GPU: 1 on b" in found.text()
+    assert "train    1 x 1 CPU and 1 GPU: 1 on a" in found.text()
+    (error,) = check(config(*overrides, "rollout.sglang.tensor_parallel=4"), nodes).errors
+    assert "no node can hold a bundle {'CPU': 1.0, 'GPU': 4.0} of the pool `rollout`" in error
+    remote = check(config("rollout.engine=sglang", "rollout.sglang.url=http://127.0.0.1:1"), nodes)
+    assert "rollout  1 x 1 CPU: 1 on a" in remote.text()
+
+
 def test_bundles_fill_nodes_and_a_fault_names_bundle_and_node():
     plan = ResourcePlan((PoolPlan("rollout", ({"CPU": 3.0},) * 2), PoolPlan("train", ({"CPU": 1.0},))))
     assert assign(plan, {"a": {"CPU": 4.0}, "b": {"CPU": 3.0}}) == {"rollout": ["a", "b"], "train": ["a"]}

@@ -73,3 +73,29 @@ def test_a_file_that_is_no_config_says_so(tmp_path, text, message):
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "told"),
+    [
+        ({"sglang": {"tensor_parallel": 2}}, "`sglang` has settings, but `engine` is `embedded`"),
+        (
+            {"engine": "sglang", "sglang": {"url": "http://127.0.0.1:1"}, "replicas": 2},
+            "`sglang.url` names one server, .* but `replicas` is 2",
+        ),
+        ({"engine": "vllm"}, "'embedded' or 'sglang', got 'vllm'"),
+    ],
+)
+def test_an_engine_s_settings_that_contradict_each_other_are_refused(rollout, told):
+    tree = {"tasks": [{"name": "t"}], "model": {"path": "m"}, "rollout": rollout}
+    with pytest.raises(ConfigError, match=told):
+        make_config(tree)
+
+
+def test_a_server_s_key_is_used_and_not_written_down():
+    server = {"url": "http://127.0.0.1:1", "api_key": "secret"}
+    rollout = {"engine": "sglang", "sglang": server}
+    config = make_config({"tasks": [{"name": "t"}], "model": {"path": "m"}, "rollout": rollout})
+    assert config.rollout.sglang.api_key == "secret"
+    assert "secret" not in dump_config(config)
+    assert "secret" not in repr(config)

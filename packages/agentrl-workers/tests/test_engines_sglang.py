@@ -306,8 +306,20 @@ def test_the_witness_names_tensors_without_a_place_and_places_without_a_tensor()
         Witness().check(SENT, [{**HELD, "model.embed.weight": "h"}])
 
 
-def test_a_tied_head_and_computed_frequencies_need_no_place():
-    Witness().check({**SENT, "lm_head.weight": 3, "model.rotary_emb.inv_freq": 4}, [HELD])
+def test_a_tied_head_and_computed_frequencies_need_no_place_load_after_load():
+    witness = Witness()
+    tied = {**HELD, "model.embed_tokens.weight": "h5"}
+    for number, held in enumerate((tied, {**tied, "model.embed_tokens.weight": "h6"})):
+        sent = {**SENT, "lm_head.weight": number, "model.embed_tokens.weight": number}
+        witness.check({**sent, "model.rotary_emb.inv_freq": 4}, [held])
+
+
+def test_a_head_of_its_own_has_no_place_in_a_server_that_ties_it():
+    sent = {**SENT, "lm_head.weight": 3, "model.embed_tokens.weight": 4}
+    held = {**HELD, "model.embed_tokens.weight": "h5"}
+    with pytest.raises(EngineError, match=r"`lm_head\.weight` that was sent differs"):
+        Witness().check(sent, [held])
+    Witness().check(sent, [{**held, "lm_head.weight": "h6"}])
 
 
 # The process.

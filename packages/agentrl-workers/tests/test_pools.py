@@ -208,7 +208,7 @@ async def test_new_weights_reach_every_engine_and_are_proved(model_dir, tmp_path
         }
     )
     actor = await spawn(Actor, train, name="actor")(settings(model_dir))
-    generator = GeneratorSettings(config.model, config.rollout, seed=0, version=0)
+    generator = GeneratorSettings(config.model, config.rollout, seed=0, version=0, log_dir="")
     rollout = await spawn(Generator, roll, name="rollout", process_group=False)(generator)
     publisher = WeightPublisher(actor, rollout, WeightsConfig(bucket_bytes=3000, timeout_s=60.0))
     await publisher.connect()
@@ -235,6 +235,14 @@ async def test_new_weights_reach_every_engine_and_are_proved(model_dir, tmp_path
     pool = EnginePool(rollout)
     with pytest.raises(EngineError, match="leave room for a reply"):
         await pool.generate([5] * 64, params, affinity="g")
+
+    # An engine that has stopped says why, gets no more requests, and its process makes room for another.
+    await rollout.gather(rollout.dispatch_rank(0).close())
+    with pytest.raises(EngineError, match="the engine has stopped: closed"):
+        await pool.generate([7, 8, 9], params, affinity="g")
+    assert pool.up == [1]
+    assert "rollout rank 0 died" in await asyncio.wait_for(rollout.death(0), 30)
+    assert (await pool.generate([7, 8, 9], params, affinity="g")).token_ids == reply.token_ids
 
 
 # --- the trainer

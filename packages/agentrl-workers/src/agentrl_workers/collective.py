@@ -61,8 +61,11 @@ class _Replica:
         world_size: int,
         address: tuple[str, int] | None,
     ) -> int:
-        """Make the process group and the worker; returns the process id."""
+        """Make the process group and the worker, and await its `open`, if any; returns the process id."""
         await self._in_thread(self._start, worker, args, rank, world_size, address)
+        opening = getattr(self._targets[""], "open", None)
+        if opening is not None:
+            await opening()
         return os.getpid()
 
     def _start(
@@ -216,7 +219,8 @@ class spawn:  # noqa: N801 - reads as the verb that it is: spawn(Actor, placemen
     """Start a worker class on every bundle of a placement.
 
     `spawn(WorkerClass, placement)(*args)` makes one Ray actor a bundle, sets `RANK` and `WORLD_SIZE`, makes
-    the process group (NCCL where there is CUDA, else gloo) and then `WorkerClass(*args)` in each.
+    the process group (NCCL where there is CUDA, else gloo) and then `WorkerClass(*args)` in each; a coroutine
+    `open` of the worker is awaited.
 
     Args:
         worker: the class.

@@ -35,9 +35,72 @@ class ModelConfig(_Config):
     """Type of the weights in the actor, the reference and the engines."""
 
 
+PauseMode = Literal["retract", "in_place", "abort"]
+
+
+class SGLangConfig(_Config):
+    """One server: started as a child process, or a running one that `url` names."""
+
+    url: str | None = None
+    """A running server, such as `http://10.0.0.7:30000`; null starts one."""
+    api_key: str | None = Field(default=None, repr=False, exclude=True)
+    """Sent as a bearer token: the server's admin key where it has one, else its API key. A run's
+    `config.yaml` does not hold it."""
+    python: str | None = None
+    """Interpreter of the environment that has SGLang; null takes this process's own."""
+    arguments: tuple[str, ...] = ()
+    """More words for the server's command line, such as `("--enable-metrics",)`; they win over ours."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables that the server gets on top of ours."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Ranks that share the model."""
+    pause: PauseMode = "retract"
+    """What happens to running requests while weights change.
+
+    `retract` computes their keys and values anew under the new weights, `in_place` goes on over the old
+    ones, `abort` ends them and asks again for the rest of each reply.
+    """
+    transfer: Literal["distributed", "disk"] = "distributed"
+    """Whether `load_weights` broadcasts to the server or leaves files for it to read."""
+    transfer_folder: str | None = None
+    """Where `disk` leaves the files; the server must see it, too. Null takes a temporary folder."""
+    backend: Literal["nccl", "gloo"] | None = None
+    """Of the broadcast; null takes NCCL for tensors on CUDA, gloo for others.
+
+    NCCL refuses two ranks on one GPU: take gloo where the tensors lie on the server's.
+    """
+    address: str = "127.0.0.1"
+    """Address of this machine as the server sees it, for the broadcast."""
+    bucket_bytes: int = Field(default=64 * 2**20, ge=1)
+    """Tensors are sent together up to this size; a larger one goes alone."""
+    verify: bool = True
+    """Whether the server's own checksums are compared after each load."""
+    start_timeout_s: float = Field(default=900.0, gt=0.0)
+    """Longest wait for a new server to answer."""
+    control_timeout_s: float = Field(default=60.0, gt=0.0)
+    """Longest wait for one control request: pause, continue, flush, begin, end, checksums."""
+    transfer_timeout_s: float = Field(default=300.0, gt=0.0)
+    """Longest wait for one bucket, one reading of files, or the members of a group."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "SGLangConfig":
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"`url` must be an address such as `http://10.0.0.7:30000`, got `{self.url}`")
+        if self.url is not None and (self.arguments or self.environment or self.python):
+            raise ValueError(
+                "`url` names a running server, which takes no `arguments`, `environment` or `python`; "
+                "remove them, or remove `url` to start a server"
+            )
+        return self
+
+
 class RolloutConfig(_Config):
     """The pool that samples, and the limits of an episode."""
 
+    engine: Literal["embedded", "sglang"] = "embedded"
+    """What samples: the engine in plain torch, or a SGLang server a replica."""
+    sglang: SGLangConfig = SGLangConfig()
+    """The servers, where `engine` is `sglang`."""
     replicas: int = Field(default=1, ge=1)
     """Engines."""
     num_slots: int = Field(default=64, ge=1)
@@ -62,6 +125,17 @@ class RolloutConfig(_Config):
     """Longest wait for one reply of an engine."""
     max_replacements: int = Field(default=16, ge=0)
     """Engines that may die and be replaced in a run; one more ends it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "RolloutConfig":
+        if self.engine != "sglang" and self.sglang != SGLangConfig():
+            raise ValueError("`sglang` has settings, but `engine` is `embedded`; set `engine: sglang`")
+        if self.sglang.url is not None and self.replicas > 1:
+            raise ValueError(
+                f"`sglang.url` names one server, which takes weights from one engine, but `replicas` is "
+                f"{self.replicas}; set it to 1, or remove `url` to start servers"
+            )
+        return self
 
 
 class BatchConfig(_Config):

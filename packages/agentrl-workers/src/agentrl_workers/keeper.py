@@ -64,6 +64,8 @@ class EngineKeeper:
 
     async def _keep(self, rank: int) -> None:
         limit_s = self._config.placement_timeout_s
+        if self._config.rollout.engine == "sglang":
+            limit_s += self._config.rollout.sglang.start_timeout_s
         while True:
             reason = await self._pools.rollout.death(rank)
             began = time.monotonic()

@@ -32,14 +32,23 @@ class ResourcePlan:
 
 
 def plan_resources(config: TrainConfig, *, gpus: bool) -> ResourcePlan:
-    """One device a bundle: a GPU each where the cluster has any, else a CPU each."""
-    bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
+    """The bundles: an engine's GPUs together on one node, a GPU a rank; CPUs alone where there is no GPU."""
     return ResourcePlan(
         pools=(
-            PoolPlan("rollout", tuple(bundle for _ in range(config.rollout.replicas))),
-            PoolPlan("train", tuple(bundle for _ in range(config.actor.ranks))),
+            PoolPlan("rollout", (_bundle(engine_gpus(config) * gpus),) * config.rollout.replicas),
+            PoolPlan("train", (_bundle(int(gpus)),) * config.actor.ranks),
         )
     )
+
+
+def engine_gpus(config: TrainConfig) -> int:
+    """GPUs that an engine takes where there are any; a server that runs elsewhere takes none here."""
+    sglang = config.rollout.sglang
+    return 0 if sglang.url is not None else sglang.tensor_parallel
+
+
+def _bundle(gpus: int) -> Resources:
+    return {"CPU": 1.0, "GPU": float(gpus)} if gpus else {"CPU": 1.0}
 
 
 def assign(plan: ResourcePlan, nodes: Mapping[str, Resources]) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from agentrl_workers.collective import CollectiveHandle, PoolError, ReplicaDiedError
-from agentrl_workers.engines import EngineError, Generation, SamplingParams
+from agentrl_workers.engines import EngineError, EngineLostError, Generation, SamplingParams
 
 _REMEMBERED_GROUPS = 4096
 
@@ -59,6 +59,8 @@ class EnginePool:
             self.take_down(rank)
             raise EngineError(str(error)) from error
         except PoolError as error:
+            if isinstance(error.__cause__, EngineLostError):
+                self.take_down(rank)
             if isinstance(error.__cause__, EngineError):
                 raise EngineError(str(error)) from error
             raise

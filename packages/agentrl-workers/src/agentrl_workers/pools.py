@@ -5,6 +5,7 @@ rollout: Generator a bundle | train: Actor and Reference share each bundle
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
@@ -13,7 +14,7 @@ from agentrl_workers.actor import Actor, ActorSettings
 from agentrl_workers.collective import CollectiveHandle, spawn
 from agentrl_workers.config import TrainConfig
 from agentrl_workers.generator import Generator, GeneratorSettings
-from agentrl_workers.placement import Placement, assign, plan_resources
+from agentrl_workers.placement import Placement, assign, engine_gpus, plan_resources
 from agentrl_workers.reference import Reference, ReferenceSettings
 
 
@@ -33,13 +34,16 @@ class Pools:
     """Of the rollout's workers."""
 
     @classmethod
-    async def start(cls, config: TrainConfig, *, model_path: str, version: PolicyVersion) -> "Pools":
+    async def start(
+        cls, config: TrainConfig, *, model_path: str, version: PolicyVersion, log_dir: Path
+    ) -> "Pools":
         """Reserve the bundles and start every worker.
 
         Args:
             config: the run.
             model_path: weights that the rollout samples with at first.
             version: of those weights.
+            log_dir: folder for what servers say, on each node.
 
         Raises:
             ConfigError: the cluster cannot hold the pools.
@@ -57,9 +61,14 @@ class Pools:
             rollout=config.rollout,
             seed=config.seed,
             version=version,
+            log_dir=str(log_dir),
         )
         start_rollout = spawn(
-            Generator, rollout_bundles, name="rollout", num_gpus=float(gpus), process_group=False
+            Generator,
+            rollout_bundles,
+            name="rollout",
+            num_gpus=float(engine_gpus(config) * gpus),
+            process_group=False,
         )
         try:
             rollout, actor, reference = await asyncio.gather(

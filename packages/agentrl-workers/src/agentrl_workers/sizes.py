@@ -94,13 +94,17 @@ def reference_bytes(size: ModelSize, *, dtype: str, micro_batch_tokens: int, lon
 
 
 def engine_bytes(size: ModelSize, rollout: RolloutConfig, *, dtype: str) -> Bytes:
-    """What one engine holds: the weights, and keys and values of every slot's longest sequence."""
+    """What a device of one engine holds: the weights, and keys and values of every slot's longest sequence.
+
+    A SGLang server takes what `--mem-fraction-static` says; this is what the same requests need.
+    """
     wide = _wide(dtype)
     cached = 2 * size.layers * size.kv * wide
+    shares = rollout.sglang.tensor_parallel
     return {
-        "weights": size.parameters * wide,
+        "weights": size.parameters * wide // shares,
         # One position more than the context takes what pads a batch.
-        "cache": rollout.num_slots * (rollout.context_length + 1) * cached,
+        "cache": rollout.num_slots * (rollout.context_length + 1) * cached // shares,
     }
 
 

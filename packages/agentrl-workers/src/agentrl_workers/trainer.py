@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -92,7 +92,8 @@ class Trainer:
         self._mixture = await self._load_mixture()
         self._again = self._restore()
         model_path = str(self._from.folder) if self._from else config.model.path
-        self._pools = await Pools.start(config, model_path=model_path, version=self.version)
+        log_dir = self._run_dir / "logs"
+        self._pools = await Pools.start(config, model_path=model_path, version=self.version, log_dir=log_dir)
         try:
             await self._prepare()
         except BaseException:
@@ -110,7 +111,7 @@ class Trainer:
         if self._from:
             await pools.actor.gather(pools.actor.load(str(self._from.folder)))
         self.num_parameters: int = (await pools.actor.gather(pools.actor.num_parameters()))[0]
-        publisher = WeightPublisher(pools.actor, pools.rollout, config.weights)
+        publisher = WeightPublisher(pools.actor, pools.rollout, config.weights, backend=_backend(config))
         await publisher.connect()
         engines = EnginePool(pools.rollout)
         self._keeper = EngineKeeper(pools, engines, publisher, config, self._on_warning)
@@ -302,6 +303,11 @@ class Trainer:
         }
         self._metrics.log(metrics)
         self._on_step(metrics)
+
+
+def _backend(config: TrainConfig) -> Literal["gloo"] | None:
+    """NCCL knows a GPU once: beside a server that has it, weights go through main memory."""
+    return "gloo" if config.rollout.engine == "sglang" else None
 
 
 def _merged(shares: Sequence[Sequence[np.ndarray]], count: int) -> list[np.ndarray]:

@@ -9,10 +9,19 @@
 from agentrl_workers.engines.base import (
     Engine,
     EngineError,
+    EngineLostError,
     FinishReason,
     Generation,
     OnToken,
     SamplingParams,
 )
 
-__all__ = ["Engine", "EngineError", "FinishReason", "Generation", "OnToken", "SamplingParams"]
+__all__ = [
+    "Engine",
+    "EngineError",
+    "EngineLostError",
+    "FinishReason",
+    "Generation",
+    "OnToken",
+    "SamplingParams",
+]

@@ -23,6 +23,10 @@ class EngineError(AgentRLError):
     """The engine refuses a request or has failed; the message says which."""
 
 
+class EngineLostError(EngineError):
+    """The engine will answer nobody any more; the message says why."""
+
+
 class SamplingParams(BaseModel):
     """How the next tokens are drawn."""
 
@@ -76,6 +80,10 @@ class Engine(Protocol):
     @property
     def context_length(self) -> int:
         """Longest sequence in tokens, prompt and reply together."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether requests can still succeed."""
         ...
 
     async def generate(

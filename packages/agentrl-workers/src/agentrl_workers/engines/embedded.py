@@ -106,6 +106,10 @@ class EmbeddedEngine:
         """Longest sequence in tokens, prompt and reply together."""
         return self._context_length
 
+    def alive(self) -> bool:
+        """Whether it was neither closed nor failed."""
+        return not self._closed and self._failure is None
+
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, *, on_token: OnToken | None = None
     ) -> Generation:

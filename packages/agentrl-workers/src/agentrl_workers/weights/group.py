@@ -3,6 +3,7 @@
 import contextlib
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -30,6 +31,11 @@ def join_group(
     assert isinstance(group, dist.ProcessGroup)
     c10d._world.pg_group_ranks[group] = {member: member for member in range(world_size)}
     return group
+
+
+def usual_backend() -> str:
+    """NCCL where there is CUDA, else gloo."""
+    return "nccl" if torch.cuda.is_available() else "gloo"
 
 
 def leave_group(group: dist.ProcessGroup | None) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from agentrl_core import PolicyVersion
 from agentrl_workers.collective import CollectiveHandle
@@ -17,9 +17,24 @@ _PLUGIN = "weights"
 
 
 class WeightPublisher:
-    """Streams weights from the actor pool to engines of the rollout pool."""
+    """Streams weights from the actor pool to engines of the rollout pool.
 
-    def __init__(self, actor: CollectiveHandle, rollout: CollectiveHandle, config: WeightsConfig) -> None:
+    Args:
+        actor: sends.
+        rollout: receives.
+        config: sizes and deadlines.
+        backend: of the transfer; NCCL where there is CUDA, else gloo, where it is absent.
+    """
+
+    def __init__(
+        self,
+        actor: CollectiveHandle,
+        rollout: CollectiveHandle,
+        config: WeightsConfig,
+        *,
+        backend: Literal["nccl", "gloo"] | None = None,
+    ) -> None:
+        self._backend = backend
         self._actor = actor
         self._rollout = rollout
         self._config = config
@@ -78,10 +93,10 @@ class WeightPublisher:
             ref
             for place, rank in enumerate(members, start=1)
             for ref in self._rollout.plugin(_PLUGIN, rank=rank).connect(
-                name, address, port, place, size, limit_s
+                name, address, port, place, size, limit_s, self._backend
             )
         ]
-        senders = self._actor.plugin(_PLUGIN).connect(name, address, port, size, limit_s)
+        senders = self._actor.plugin(_PLUGIN).connect(name, address, port, size, limit_s, self._backend)
         await self._both(senders, receivers, members, "the transfer group")
         self._members = members
 

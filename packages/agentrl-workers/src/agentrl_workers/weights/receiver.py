@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from agentrl_workers.engines import Engine
 from agentrl_workers.weights.buckets import TensorSpec, WeightSyncError, checksum, plan_buckets, unpack
-from agentrl_workers.weights.group import join_group, leave_group
+from agentrl_workers.weights.group import join_group, leave_group, usual_backend
 
 
 class EngineHost(Protocol):
@@ -31,18 +31,24 @@ class WeightReceiver:
         self._is_new = True
 
     def connect(
-        self, name: str, address: str, port: int, rank: int, world_size: int, timeout_s: float
+        self,
+        name: str,
+        address: str,
+        port: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        backend: str | None,
     ) -> None:
         """Join a transfer group under a rank from 1 on, in place of an earlier one."""
         leave_group(self._group)
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
         self._group = join_group(
             name=name,
             address=address,
             port=port,
             rank=rank,
             world_size=world_size,
-            backend=backend,
+            backend=backend or usual_backend(),
             timeout_s=timeout_s,
         )
 

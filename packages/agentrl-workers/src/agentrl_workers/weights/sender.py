@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from agentrl_workers.weights.buckets import TensorSpec, checksum, pack, plan_buckets, spec_of
-from agentrl_workers.weights.group import join_group, leave_group
+from agentrl_workers.weights.group import join_group, leave_group, usual_backend
 
 
 class WeightSource(Protocol):
@@ -29,12 +29,23 @@ class WeightSender:
         self._worker = worker
         self._bucket_bytes = bucket_bytes
         self._group: Any = None
+        self._device = torch.device("cpu")
+        self._manifest: list[TensorSpec] = []
 
-    def connect(self, name: str, address: str, port: int, world_size: int, timeout_s: float) -> None:
+    def connect(
+        self,
+        name: str,
+        address: str,
+        port: int,
+        world_size: int,
+        timeout_s: float,
+        backend: str | None,
+    ) -> None:
         """Join a transfer group as its rank 0, in place of an earlier one; other ranks stay out."""
         if self._worker.rank == 0:
             leave_group(self._group)
-            backend = "nccl" if torch.cuda.is_available() else "gloo"
+            backend = backend or usual_backend()
+            self._device = torch.device("cpu" if backend == "gloo" else "cuda")
             self._group = join_group(
                 name=name,
                 address=address,
@@ -46,28 +57,26 @@ class WeightSender:
             )
 
     def manifest(self) -> list[TensorSpec]:
-        """What will be sent, in order."""
-        return [spec_of(name, tensor) for name, tensor in self._worker.weights()]
+        """What will be sent, in order; collective the first time."""
+        self._manifest = self._manifest or [spec_of(name, tensor) for name, tensor in self._worker.weights()]
+        return self._manifest
 
     def publish(self, version: int) -> dict[str, float]:
         """Broadcast all tensors, then their checksums with the version."""
         started = time.perf_counter()
-        manifest = self.manifest()
-        sizes = [len(bucket) for bucket in plan_buckets(manifest, bucket_bytes=self._bucket_bytes)]
+        sizes = [len(bucket) for bucket in plan_buckets(self.manifest(), bucket_bytes=self._bucket_bytes)]
         tensors = self._worker.weights()
         sums: list[int] = []
         sent = 0
-        device = torch.device("cpu")
         for size in sizes:
             bucket = [tensor for _, tensor in (next(tensors) for _ in range(size))]
             if self._group is None:
                 continue
-            data = pack(bucket)
+            data = pack(bucket).to(self._device)
             sums += [checksum(tensor) for tensor in bucket]
             dist.broadcast(data, group_src=0, group=self._group)
             sent += data.numel()
-            device = data.device
         if self._group is not None:
-            seal = torch.tensor([version, *sums], dtype=torch.int64, device=device)
+            seal = torch.tensor([version, *sums], dtype=torch.int64, device=self._device)
             dist.broadcast(seal, group_src=0, group=self._group)
         return {"bytes": float(sent), "seconds": time.perf_counter() - started}

@@ -4,11 +4,11 @@
     weights --tensors-----> SGLangEngine --pause, broadcast----> server (verified, then continued)
     publisher --buckets--------- its own group ----------------> server, told by SGLangEngine
 
-`config` holds the settings, `server` the process, `client` the requests, `wire` what they say,
+`server` is the process, `client` the requests, `wire` what they say,
 `transfer` our end of the broadcast, `witness` the proof that weights arrived.
 """
 
-from agentrl_workers.engines.sglang.config import PauseMode, SGLangConfig
+from agentrl_workers.config import PauseMode, SGLangConfig
 from agentrl_workers.engines.sglang.engine import SGLangEngine
 
 __all__ = ["PauseMode", "SGLangConfig", "SGLangEngine"]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from agentrl_core import PolicyVersion
+from agentrl_workers.config import SGLangConfig
 from agentrl_workers.engines.base import EngineError, Generation, OnToken, SamplingParams
 from agentrl_workers.engines.sglang.client import Client
-from agentrl_workers.engines.sglang.config import SGLangConfig
 from agentrl_workers.engines.sglang.facts import SPARE_TOKENS, ask_facts, check_facts, vocabulary_of
 from agentrl_workers.engines.sglang.server import Server
 from agentrl_workers.engines.sglang.updates import ServerState, WeightUpdates

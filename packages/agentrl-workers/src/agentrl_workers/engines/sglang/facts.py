@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
+from agentrl_workers.config import SGLangConfig
 from agentrl_workers.engines.base import EngineError
 from agentrl_workers.engines.sglang.client import Client
-from agentrl_workers.engines.sglang.config import SGLangConfig
 from agentrl_workers.engines.sglang.server import is_ready
 
 SPARE_TOKENS = 8

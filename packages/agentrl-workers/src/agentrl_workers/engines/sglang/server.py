@@ -14,8 +14,8 @@ import aiohttp
 import torch
 import yaml
 
+from agentrl_workers.config import SGLangConfig
 from agentrl_workers.engines.base import EngineError
-from agentrl_workers.engines.sglang.config import SGLangConfig
 
 _TAIL_BYTES = 16_384
 _TAIL_LINES = 12

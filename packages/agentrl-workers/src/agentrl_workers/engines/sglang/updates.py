@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 from agentrl_core import PolicyVersion
+from agentrl_workers.config import SGLangConfig
 from agentrl_workers.engines.base import EngineError
 from agentrl_workers.engines.sglang.client import Client, RefusedError
-from agentrl_workers.engines.sglang.config import SGLangConfig
 from agentrl_workers.engines.sglang.server import free_port
 from agentrl_workers.engines.sglang.transfer import Broadcaster, aligned, check_alignment, in_thread
 from agentrl_workers.engines.sglang.witness import Witness

@@ -14,6 +14,7 @@ _FUSED = (
 )
 """Tensors of a checkpoint that the server keeps as one."""
 
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _SHOWN = 5
 
 
@@ -59,6 +60,7 @@ class Witness:
         for name in sent:
             parts.setdefault(held_name(name), []).append(name)
         _check_names(parts, held)
+        _check_head(sent, held)
         if self._sent.keys() == sent.keys() and len(self._held) == len(held):
             changed = {name for name in sent if sent[name] != self._sent[name]}
             self._check_changes(parts, changed, held, frozenset(narrowed))
@@ -73,6 +75,8 @@ class Witness:
     ) -> None:
         lost, strayed = [], []
         for theirs, ours in parts.items():
+            if not any(theirs in rank for rank in held):
+                continue
             moved = any(now.get(theirs) != old.get(theirs) for now, old in zip(held, self._held, strict=True))
             if moved and not changed.intersection(ours):
                 strayed.append(theirs)
@@ -88,7 +92,7 @@ def _check_names(parts: Mapping[str, Sequence[str]], held: Sequence[Mapping[str,
     theirs = set().union(*held)
     unknown = [name for fused, names in parts.items() if fused not in theirs for name in names]
     # The head of a tied model is its embedding; frequencies are computed from the settings.
-    unknown = [name for name in unknown if name != "lm_head.weight" and not name.endswith(".inv_freq")]
+    unknown = [name for name in unknown if name != _HEAD and not name.endswith(".inv_freq")]
     if unknown:
         raise EngineError(
             f"the server has no place for {_shown(unknown)}, and would drop it silently; `verify: false` "
@@ -99,6 +103,16 @@ def _check_names(parts: Mapping[str, Sequence[str]], held: Sequence[Mapping[str,
         raise EngineError(
             f"nothing was sent for the server's {_shown(missing)}; `verify: false` skips this check for "
             "models whose tensors it keeps under other names"
+        )
+
+
+def _check_head(sent: Mapping[str, int], held: Sequence[Mapping[str, str]]) -> None:
+    """A server that has no head of its own uses the embedding for it; so must the model that was sent."""
+    head, embedding = sent.get(_HEAD), sent.get(_EMBEDDING)
+    if head != embedding and None not in (head, embedding) and not any(_HEAD in rank for rank in held):
+        raise EngineError(
+            f"the server uses `{_EMBEDDING}` as its head, but the `{_HEAD}` that was sent differs from it; "
+            "start the server from a folder whose config.json has the same `tie_word_embeddings`"
         )
 
 
