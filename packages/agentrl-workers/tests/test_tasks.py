@@ -4,7 +4,7 @@ import pytest
 
 from agentrl_core import Outcome, Segment, Trajectory, Turn
 from agentrl_workers.mixture import Item
-from agentrl_workers.tasks import DistributedTaskManager, episodes_of
+from agentrl_workers.tasks import BarrenStreak, DistributedTaskManager, GroupResult, episodes_of
 
 ITEMS = [Item(position=n, task="t", index=n) for n in range(3)]
 TURN = Turn(context_ids=(1,), token_ids=(2,), logps=(-0.1,), segments=(Segment(version=0, start=0, end=1),))
@@ -56,7 +56,7 @@ async def test_groups_are_released_when_they_are_complete_whatever_the_order():
     for name in ("t-0-1", "t-1-0", "t-1-1"):
         gates[name].set()
     (first,) = await groups(running, 1)
-    assert (first.item.position, running.running) == (1, 1)
+    assert (first.item.position, running.running, running.oldest) == (1, 1, 0)
     gates["t-0-0"].set()
     (second,) = await groups(running, 1)
     assert sorted(t.trajectory_id for t in second.trajectories) == ["t-0-0", "t-0-1"]
@@ -124,3 +124,30 @@ async def test_a_fault_of_the_program_ends_the_run():
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(running.run(), 5)
     assert caught.group_contains(ZeroDivisionError)
+
+
+def test_barren_groups_count_in_the_order_of_their_start():
+    def group(position, outcome):
+        episodes = episodes_of(Item(position, "t", position), group_size=2, seed=0)
+        return GroupResult(
+            Item(position, "t", position), tuple(ended(episode, outcome) for episode in episodes)
+        )
+
+    bad, good = Outcome.ENVIRONMENT_ERROR, Outcome.COMPLETED
+    streak = BarrenStreak()
+    lengths = []
+    # Groups 1, 2, 4 and 5 fail at once while 0 and 3 still play; then 0 ends well, then 3 badly.
+    for position, outcome, oldest in (
+        (1, bad, 0),
+        (2, bad, 0),
+        (4, bad, 0),
+        (5, bad, 0),
+        (0, good, 3),
+        (3, bad, None),
+    ):
+        streak.add(group(position, outcome), oldest=oldest)
+        lengths.append(streak.length)
+    assert lengths == [0, 0, 0, 0, 2, 5]
+    assert streak.reason == "t: environment_error: "
+    streak.add(group(6, good), oldest=None)
+    assert (streak.length, streak.reason) == (0, "")

@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,41 @@ class GroupResult:
     def usable(self) -> tuple[Trajectory, ...]:
         """Episodes whose reward says something about the agent and that hold a token to learn from."""
         return tuple(t for t in self.trajectories if t.outcome.is_scored and t.num_tokens > 0)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it has a baseline: two usable episodes at least."""
+        return len(self.usable) >= 2
+
+
+class BarrenStreak:
+    """Counts groups in a row that gave nothing to learn from, in the order of their start.
+
+    In the order of their end it would stop healthy runs, since failing is often faster than playing.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[int, str | None] = {}
+        self.length = 0
+        """Barren groups since the last usable one, up to the first group that still plays."""
+        self.reason = ""
+        """Of the last of them."""
+
+    def add(self, result: GroupResult, *, oldest: int | None) -> None:
+        """Book a group.
+
+        Args:
+            result: the group.
+            oldest: position of the first group that still plays; none where none plays.
+        """
+        reasons = Counter(f"{t.task}: {t.outcome}: {t.reason}" for t in result.trajectories)
+        self._ended[result.item.position] = None if result.is_usable else reasons.most_common(1)[0][0]
+        for position in sorted(self._ended):
+            if oldest is not None and position > oldest:
+                break
+            reason = self._ended.pop(position)
+            self.length = 0 if reason is None else self.length + 1
+            self.reason = reason or ""
 
 
 @dataclass(slots=True)
@@ -72,6 +108,11 @@ class DistributedTaskManager:
     def running(self) -> int:
         """Groups that have been submitted and not finished."""
         return len(self._open)
+
+    @property
+    def oldest(self) -> int | None:
+        """Position of the first of the groups that run; none where none runs."""
+        return min((group.item.position for group in self._open.values()), default=None)
 
     def submit(self, item: Item) -> list[Episode]:
         """Add a group; returns its episodes."""

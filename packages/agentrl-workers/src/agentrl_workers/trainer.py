@@ -31,7 +31,7 @@ from agentrl_workers.pool import EnginePool
 from agentrl_workers.pools import Pools
 from agentrl_workers.rollout import Rollout
 from agentrl_workers.samples import Sample
-from agentrl_workers.tasks import DistributedTaskManager, GroupResult
+from agentrl_workers.tasks import BarrenStreak, DistributedTaskManager
 from agentrl_workers.transcripts import Transcripts
 from agentrl_workers.weights import WeightPublisher
 
@@ -39,7 +39,7 @@ OnStep = Callable[[Mapping[str, float]], None]
 OnWarning = Callable[[str], None]
 
 _HOPELESS_BATCHES = 4
-"""A run stops after this many steps' worth of groups in a row without a usable one."""
+"""A run stops after this many steps' worth of groups, in the order of their start, without a usable one."""
 
 
 class TrainError(AgentRLError):
@@ -84,7 +84,7 @@ class Trainer:
             groups_per_step=config.batch.groups, max_lag=config.max_lag, learner=self.version
         )
         self._changed = asyncio.Event()
-        self._useless = 0
+        self._barren = BarrenStreak()
         self._started = time.monotonic()
 
     async def __aenter__(self) -> Self:
@@ -246,23 +246,18 @@ class Trainer:
             for trajectory in result.trajectories:
                 if trajectory not in usable:
                     self.ledger.fail([trajectory.trajectory_id], reason=str(trajectory.outcome))
-            if len(usable) >= 2:
-                self._useless = 0
+            if result.is_usable:
                 self._buffer.put(Group(result.item, usable))
             else:
                 self.ledger.filter((t.trajectory_id for t in usable), reason="group too small")
-                self._count_useless(result)
+            self._barren.add(result, oldest=self._manager.oldest)
+            if self._barren.length >= _HOPELESS_BATCHES * self.config.batch.groups:
+                raise TrainError(
+                    f"{self._barren.length} groups in a row gave nothing to learn from; the last one: "
+                    f"{self._barren.reason}"
+                )
             self._drop_stale()
             self._changed.set()
-
-    def _count_useless(self, result: GroupResult) -> None:
-        self._useless += 1
-        if self._useless >= _HOPELESS_BATCHES * self.config.batch.groups:
-            reasons = Counter(f"{t.task}: {t.outcome}: {t.reason}" for t in result.trajectories)
-            raise TrainError(
-                f"{self._useless} groups in a row gave nothing to learn from; the last one: "
-                f"{reasons.most_common(1)[0][0]}"
-            )
 
     def _drop_stale(self) -> None:
         self.ledger.filter((t.trajectory_id for t in self._buffer.take_stale()), reason="stale")
