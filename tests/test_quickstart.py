@@ -108,7 +108,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def test_a_small_agent_learns_both_tasks(start: Callable[..., Run]) -> None:
-    run = start("--steps", "60", "--seed", "1")
+    run = start("--steps", "30", "--seed", "1")
     assert run.wait() == 0, run.text()
 
     summary = json.loads((run.folder / "summary.json").read_text())
@@ -116,17 +116,17 @@ def test_a_small_agent_learns_both_tasks(start: Callable[..., Run]) -> None:
         before, after = summary["tasks"][task]["before"], summary["tasks"][task]["after"]
         assert before["n"] == after["n"] == 200
         assert after["low"] > before["high"], f"{task}: {before} -> {after}"
-    assert summary["steps"] == 60
+    assert summary["steps"] == 30
     assert summary["mode"] == "async"
     assert 0 < summary["peak_rss_mb"] < 6 * 1024
 
-    assert_adds_up(summary["ledger"], steps=60)
+    assert_adds_up(summary["ledger"], steps=30)
     records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == list(range(1, 61))
+    assert [record["step"] for record in records] == list(range(1, 31))
     assert max(record["staleness/lag_max"] for record in records) <= 2
     # Before the first update, trainer and engine hold the same weights and must agree.
     assert records[0]["policy/logp_gap_max"] < 1e-3
-    assert records[-1]["weights/version"] == 60
+    assert records[-1]["weights/version"] == 30
 
     page = (run.folder / "report.html").read_text()
     assert "guess" in page
@@ -134,7 +134,7 @@ def test_a_small_agent_learns_both_tasks(start: Callable[..., Run]) -> None:
     assert not re.search(r'(?:src|href)="https?://', page)
     assert (run.folder / "config.yaml").is_file()
     assert list((run.folder / "tensorboard").iterdir())
-    assert (run.folder / "checkpoints" / "step-000060" / "model.safetensors").is_file()
+    assert (run.folder / "checkpoints" / "step-000030" / "model.safetensors").is_file()
     assert run.children() == []
 
 
