@@ -23,6 +23,9 @@ from agentrl_env_sdk.validate import CHECKS, Settings, Subject, Verdict, check, 
 from agentrl_env_sdk.validate.checks.schemas import faults_of, faults_of_list, strict_notes
 from agentrl_env_sdk.validate.resources import Resources, own_temporary_folder
 
+LEFT_S = 43_217
+"""A time that no other process sleeps for."""
+
 QUICK = Settings(num_samples=6, grace_s=0.3, timeout_s=0.3, lag_s=0.05)
 
 
@@ -758,6 +761,26 @@ async def test_a_task_that_asks_for_processes_is_checked_in_processes():
     report = await validate(Apart(), only=only, settings=settings)
     verdicts = {finding.check: str(finding.verdict) for finding in report.findings}
     assert verdicts == dict.fromkeys(only, "passed") | {"blocking": "skipped"}, report.table()
+
+
+class Leaving(Apart):
+    """Ends the process that plays it, and leaves another behind."""
+
+    @tool
+    def read(self, session: Session) -> str:
+        """Read the word."""
+        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LEFT_S})"], start_new_session=True)
+        os._exit(0)
+
+
+async def test_a_task_that_ends_its_process_fails_and_leaves_neither_the_suite_nor_a_process():
+    only = ["errors", "oracle", "schemas"]
+    report = await validate(Leaving(), only=only, settings=Settings(num_samples=1))
+    verdicts = {finding.check: str(finding.verdict) for finding in report.findings}
+    assert verdicts == {"errors": "failed", "oracle": "failed", "schemas": "passed"}, report.table()
+    assert "ended before the check was over (exit code 0)" in report.finding("oracle").problems[0]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if str(LEFT_S).encode() in command]
 
 
 async def test_a_process_of_an_episode_s_process_goes_with_it():

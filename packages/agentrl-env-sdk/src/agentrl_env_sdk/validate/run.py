@@ -1,6 +1,7 @@
 """Runs checks one after another; one that breaks is a finding, not the end."""
 
 import dataclasses
+import functools
 import logging
 import time
 import traceback
@@ -11,6 +12,7 @@ from agentrl_core import ConfigError
 from agentrl_env_sdk.oracle import Oracle
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.validate.checks import CHECKS
+from agentrl_env_sdk.validate.guard import guarded
 from agentrl_env_sdk.validate.report import Finding, Report, Verdict
 from agentrl_env_sdk.validate.subject import Settings, Subject
 
@@ -29,7 +31,7 @@ async def validate(
     """Check a task.
 
     Args:
-        task: the task; its episodes run in this process.
+        task: the task; its episodes run in this process, or in forks of it where it asks for processes.
         target: what to call it in the report.
         oracle: plays it best; the task's own where it is absent.
         only: names of the checks to run; all where it is empty.
@@ -51,16 +53,24 @@ async def validate(
 
 
 async def check(name: str, subject: Subject) -> Finding:
-    """Run one check; what it raises is a problem of its own."""
+    """Run one check, in a process of its own where the task asks for processes.
+
+    What it raises is a problem of its own.
+    """
     began = time.monotonic()
+    alone = functools.partial(_check, name, subject)
+    finding = await (guarded(name, alone) if subject.has_process else alone())
+    return dataclasses.replace(finding, seconds=time.monotonic() - began)
+
+
+async def _check(name: str, subject: Subject) -> Finding:
     with _quiet():
         try:
-            finding = await CHECKS[name](subject)
+            return await CHECKS[name](subject)
         except Exception as error:
             told = "".join(traceback.format_exception(error)).rstrip()
             problem = f"the check broke off with {type(error).__name__}: {error}\n{told}"
-            finding = Finding(name, Verdict.FAILED, "could not be carried out", (problem,))
-    return dataclasses.replace(finding, seconds=time.monotonic() - began)
+            return Finding(name, Verdict.FAILED, "could not be carried out", (problem,))
 
 
 def chosen(*, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[str]:
