@@ -215,7 +215,7 @@ def test_an_entry_of_a_configuration_is_played(task_file):
     config = task_file.with_name("tasks.yaml")
     config.write_text("x: {module: my_task.MyTask}\ny: {module: none}")
     with Served(config, "x") as served:
-        assert served.line.startswith("Serving my-task on http://127.0.0.1:")
+        assert served.line.startswith("Serving x on http://127.0.0.1:")
 
 
 def test_a_port_in_use_is_one_clear_line(task_file):

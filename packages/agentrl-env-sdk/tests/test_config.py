@@ -81,6 +81,35 @@ def test_the_environment_replaces_values_by_their_path_and_kind(files, monkeypat
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("N", "abc", "must be a whole number, as the 1 that it replaces, got 'abc'"),
+        ("N", "1.5", "must be a whole number"),
+        ("RATE", "fast", "must be a number, as the 0.5"),
+        ("BIG", "maybe", "must be one of true, 1, yes, false, 0 and no, as the True"),
+        ("L", "x", r"must be a YAML list such as `\[1, 2\]`, as the \[1\]"),
+    ],
+)
+def test_a_variable_of_another_kind_is_refused(files, monkeypatch, name, text, rule):
+    path = files(c="e: {module: m.C, parameters: {n: 1, rate: 0.5, big: true, l: [1]}}") / "c.yaml"
+    monkeypatch.setenv(f"E_PARAMETERS_{name}", text)
+    with pytest.raises(ConfigError, match=f"`E_PARAMETERS_{name}` {rule}"):
+        load_entry(path, "e")
+
+
+def test_an_alias_within_what_it_names_is_refused(files):
+    with pytest.raises(ConfigError, match=r"has an alias .* that stands within what it names"):
+        load_entry(files(c="e: &a {module: m.C, parameters: *a}") / "c.yaml", "e")
+
+
+def test_a_key_that_nothing_reads_is_told(files, caplog):
+    load_entry(files(c="e: {module: m.C, params: {n: 1}}") / "c.yaml", "e")
+    (record,) = caplog.records
+    assert "`params` of entry `e`" in record.getMessage()
+    assert "known are `module` and `parameters`" in record.getMessage()
+
+
 def test_an_override_file_comes_before_the_environment(files, monkeypatch):
     folder = files(tasks=TASKS, over="os-dev: {parameters: {concurrency: 2, extra: 1}}")
     monkeypatch.setenv("AGENTRL_CONFIG_OVERRIDE", str(folder / "over.yaml"))

@@ -18,7 +18,6 @@ from agentrl_env_sdk.drivers.services import MariaDbDriver, RedisDriver
 async def databases(tmp_path):
     leases = LocalLeases(tmp_path / "leases.sqlite")
     folder = tmp_path / ("longer than a socket's path may be " * 4)
-    folder.mkdir()
     async with Environments(MariaDbDriver(folder), [Subtype("db")], leases=leases) as found:
         yield found
 
@@ -115,6 +114,13 @@ async def test_servers_of_a_killed_owner_end_and_their_data_is_swept(tmp_path, m
     assert left not in list(tmp_path.iterdir())
     await driver.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("driver", [MariaDbDriver, RedisDriver])
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path, driver):
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailedError, match=r"`.*file/data` cannot hold a server's data: Not a dir"):
+        await driver(tmp_path / "file" / "data").create(Subtype("db"), "agentrl-db-1")
 
 
 async def test_a_server_that_is_not_installed_is_named(monkeypatch):

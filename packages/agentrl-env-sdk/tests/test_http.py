@@ -265,6 +265,15 @@ async def test_pages_of_other_sites_are_refused(http):
     assert (await http.post("start_sample", json={"index": 0}, headers=own)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("site", "status"),
+    [("evil.example:80", 403), ("evil.example.:80", 403), ("127.0.0.1:80", 200), ("[::1]:80", 200)],
+)
+async def test_a_public_name_that_was_made_to_mean_this_machine_is_refused(http, site, status):
+    headers = {"Origin": f"http://{site}", "Host": site}
+    assert (await http.post("start_sample", json={"index": 0}, headers=headers)).status_code == status
+
+
 async def test_what_no_json_reader_takes_is_told_to_the_task_all_the_same(http):
     await http.post("start_sample", json={"index": 0, "session_id": 1})
     said = b'{"session_id": 1, "messages": [{"role": "assistant", "content": "half \\ud83d, NaN", "n": NaN}]}'

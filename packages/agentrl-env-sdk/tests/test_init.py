@@ -99,6 +99,13 @@ def test_a_name_that_will_not_do_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["json", "random", "pytest", "agentrl-core"])
+def test_a_name_that_another_module_has_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"there is a Python module `{name.replace('-', '_')}` already"):
+        create(name, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "sea").mkdir()
     with pytest.raises(ConfigError, match="exists already"):

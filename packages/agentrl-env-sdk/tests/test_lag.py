@@ -1,8 +1,10 @@
 import asyncio
 import logging
 import sys
+import sysconfig
 import threading
 import time
+import types
 
 from agentrl_env_sdk.worker.lag import LoopLag, author_frame
 
@@ -49,6 +51,25 @@ def test_the_frame_is_the_authors_own_and_not_a_librarys():
     frame = author_frame(sys._current_frames()[thread.ident])
     assert frame is not None
     assert frame.f_code.co_name == "block"
+    thread.join()
+
+
+def test_what_serves_a_task_is_no_part_of_it():
+    entered, waiting = threading.Event(), threading.Event()
+
+    def serve():
+        entered.set()
+        waiting.wait()
+
+    # As if that function stood in a file of the server's.
+    code = serve.__code__.replace(co_filename=f"{sysconfig.get_path('purelib')}/uvicorn/importer.py")
+    serve = types.FunctionType(code, globals(), closure=serve.__closure__)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert entered.wait(5)
+    assert thread.ident is not None
+    assert author_frame(sys._current_frames()[thread.ident]) is None
+    waiting.set()
     thread.join()
 
 

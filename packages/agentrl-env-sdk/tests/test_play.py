@@ -116,11 +116,23 @@ async def test_no_step_back_where_the_task_goes_another_way(played):
 
 async def test_a_mistyped_command_is_told(played, tmp_path):
     shown = await played(
-        Count(), ":bakc", ":back", ":back 7", ":save", f":save {tmp_path / 'no' / 'file'}", ":help"
+        Count(),
+        ":bakc",
+        ":back",
+        ":back 7",
+        "add",
+        ":back x",
+        ":back -1",
+        ":save",
+        f":save {tmp_path / 'no' / 'file'}",
+        ":help",
     )
     assert "there is no `:bakc`; there are :help, :state" in shown
     assert "cannot go 1 turns back, there were 0" in shown
     assert "cannot go 7 turns back" in shown
+    assert ":back takes a number of turns, got `x`" in shown
+    assert ":back takes a number of turns, got `-1`" in shown
+    assert "back at" not in shown
     assert "`:save FILE` needs the name of a file" in shown
     assert "error: cannot write" in shown
     assert ":save FILE             write the episode" in shown

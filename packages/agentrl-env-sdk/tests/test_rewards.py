@@ -88,6 +88,18 @@ async def test_a_part_that_is_no_number_fails_the_task_not_the_agent(call, value
     assert exchange.metrics["score"] == 0.0
 
 
+async def test_a_part_may_be_marked_without_parentheses(call):
+    class Bare(Graded):
+        @reward
+        def polite(self, session: Session) -> bool:
+            return True
+
+    runner = Runner(Bare())
+    session_id, _ = await runner.start(0)
+    last = await runner.interact(session_id, [call("say", word="end")])
+    assert last.reward == pytest.approx(0.1 + 1.0 - 0.01)
+
+
 def test_a_weight_must_be_finite():
     with pytest.raises(ValueError, match="must be finite, got inf"):
         reward(weight=float("inf"))

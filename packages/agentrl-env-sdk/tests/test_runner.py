@@ -838,3 +838,20 @@ async def test_a_runner_that_is_closed_ends_its_episodes_first_and_lets_the_task
     await runner.start(1)
     await runner.close()
     assert closed == [2]
+
+
+@pytest.mark.parametrize("given", [0, -1, "8", 1.5])
+def test_a_concurrency_that_is_none_is_refused(given):
+    task = Restless()
+    task.concurrency = given
+    with pytest.raises(ConfigError, match=r"`concurrency` of `.*` must be a whole number of at least 1, got"):
+        Runner(task)
+
+
+async def test_what_a_task_cannot_say_is_told():
+    class Telling(Task):
+        def setup(self, session: Session):
+            return [{"role": "user", "content": "hello"}]
+
+    _, opening = await Runner(Telling()).start(0)
+    assert "a text, a Message or a list of Messages, got list of dict" in opening.metrics["error"]

@@ -64,6 +64,21 @@ def test_samples_may_have_numbers_of_their_own():
     ]
 
 
+@pytest.mark.parametrize("given", [[1, 2], 5, None])
+def test_splits_that_are_no_mapping_are_refused(given):
+    task = Task()
+    task.splits = given
+    with pytest.raises(ConfigError, match=r"`splits` of `task` must be samples by split, such as .*, got"):
+        Samples(task)
+
+
+def test_generated_samples_with_arguments_in_the_wrong_order_are_refused():
+    with pytest.raises(ConfigError, match="`function` of generated samples must be callable, got 5"):
+        Generated(5, str)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`count` .* must be a whole number >= 0, got 1\.5"):
+        Generated(str, 1.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("given", [-1, True, "text", 1.5, {1.5: "number"}])
 def test_what_is_no_split_is_refused(given):
     with pytest.raises(ConfigError, match="count, a sequence or a mapping"):

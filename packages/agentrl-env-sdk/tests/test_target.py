@@ -48,6 +48,7 @@ def folder(tmp_path, monkeypatch):
 def test_an_entry_is_made_with_its_parameters(folder, name, kind, label):
     task = load_task(str(folder / "tasks.yaml"), name)
     assert (type(task).__name__, task.size, task.label) == (kind, 3, label)
+    assert task.task_name == name  # two entries of one class are two tasks on the wire
 
 
 def test_the_only_entry_needs_no_name(folder):

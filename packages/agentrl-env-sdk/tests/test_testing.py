@@ -63,7 +63,7 @@ def test_an_episode_is_broken_off_with_its_block():
     with testing.play_sync(Lasting) as episode:
         assert not ended.is_set()
     assert ended.is_set()
-    assert not episode.finished
+    assert (episode.finished, episode.status) == (True, "cancelled")
 
 
 def test_a_sample_of_ones_own_and_one_of_a_split():

@@ -27,7 +27,14 @@ _OVERRIDE = "AGENTRL_CONFIG_OVERRIDE"
 _CONSUL = "CONSUL_HTTP_ADDR"
 _CONSUL_TOKEN = "CONSUL_HTTP_TOKEN"
 _CONSUL_TIMEOUT_S = 5.0
-_TRUE = ("true", "1", "yes")
+_TRUTH = {**dict.fromkeys(("true", "1", "yes"), True), **dict.fromkeys(("false", "0", "no"), False)}
+_KINDS = {
+    bool: "one of true, 1, yes, false, 0 and no",
+    int: "a whole number",
+    float: "a number",
+    list: "a YAML list such as `[1, 2]`",
+}
+_KEYS = ("module", "parameters")
 
 
 def is_config(target: str) -> bool:
@@ -50,6 +57,7 @@ def load_entry(path: str | Path, name: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(module, str):
         rule = "must be `{module: package.module.Class, parameters: {...}}`"
         raise ConfigError(f"entry `{name}` of `{path}` {rule}, got {entry!r}")
+    _warn_of_unknown(entry, name, path)
     parameters = entry.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise ConfigError(f"`parameters` of `{name}` in `{path}` must be a mapping, got {parameters!r}")
@@ -82,7 +90,10 @@ def _load(path: Path, importing: tuple[Path, ...]) -> dict[str, Any]:
     content = _read(path)
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` must hold a mapping of entries, got {type(content).__name__}")
-    return _defaulted(_imported(content, path, (*importing, path)))
+    try:
+        return _defaulted(_imported(content, path, (*importing, path)))
+    except RecursionError as error:
+        raise ConfigError(f"`{path}` has an alias (`*name`) that stands within what it names") from error
 
 
 def _read(path: Path) -> Any:
@@ -95,6 +106,14 @@ def _read(path: Path) -> Any:
         return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"`{path}` cannot be read: {error}") from error
+
+
+def _warn_of_unknown(entry: Mapping[str, Any], name: str, path: str | Path) -> None:
+    for key in entry:
+        if key not in _KEYS:
+            known = " and ".join(f"`{each}`" for each in _KEYS)
+            told = "`%s` of entry `%s` in `%s` is read by nothing; known are %s"
+            _log.warning(told, key, name, path, known)
 
 
 def _imported(value: Any, path: Path, importing: tuple[Path, ...]) -> Any:
@@ -148,27 +167,36 @@ def _from_environment(value: Any, environment: Mapping[str, str], prefix: str = 
     for key, inner in value.items():
         variable = f"{prefix}{key}".replace("-", "_").upper()
         given = environment.get(variable)
-        read = _ABSENT if given is None else _read_as(inner, given)
+        read = _ABSENT if given is None else _read_as(inner, given, variable)
         replaced[key] = _from_environment(inner, environment, f"{variable}_") if read is _ABSENT else read
     return replaced
 
 
-def _read_as(old: Any, text: str) -> Any:
+def _read_as(old: Any, text: str, variable: str) -> Any:
     """A variable's text as the kind of the old value; a mapping gives way to nothing but a mapping.
 
     An entry called `path` is thus not lost to PATH.
     """
-    if isinstance(old, bool):
-        return text.lower() in _TRUE
-    if isinstance(old, int | float):
-        try:
-            return type(old)(text)
-        except ValueError:
-            return text
-    if isinstance(old, dict | list):
+    if isinstance(old, dict):
         read = _yaml(text)
-        return read if isinstance(read, type(old)) else (_ABSENT if isinstance(old, dict) else text)
-    return text
+        return read if isinstance(read, dict) else _ABSENT
+    if isinstance(old, str) or old is None:
+        return text
+    try:
+        if isinstance(old, bool):
+            return _TRUTH[text.lower()]
+        return _list(text) if isinstance(old, list) else type(old)(text)
+    except (ValueError, KeyError) as error:
+        kind = _KINDS.get(type(old), f"a value such as {old!r}")
+        rule = f"must be {kind}, as the {old!r} that it replaces"
+        raise ConfigError(f"`{variable}` {rule}, got {text!r}") from error
+
+
+def _list(text: str) -> list[Any]:
+    read = _yaml(text)
+    if not isinstance(read, list):
+        raise ValueError(text)
+    return read
 
 
 def _yaml(text: str) -> Any:

@@ -73,8 +73,10 @@ class Generated(_Rows):
     """
 
     def __init__(self, function: Callable[[int], Any], count: int) -> None:
-        if count < 0:
-            raise ConfigError(f"`count` of generated samples must be >= 0, got {count}")
+        if not callable(function):
+            raise ConfigError(f"`function` of generated samples must be callable, got {function!r}")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ConfigError(f"`count` of generated samples must be a whole number >= 0, got {count!r}")
         self._function = function
         self._count = count
 

@@ -159,7 +159,10 @@ class Debugger:
             _show_message(message)
 
     async def _back(self, rest: str) -> None:
-        count = int(rest) if rest.isdecimal() else 1
+        if rest and not rest.isdecimal():
+            click.echo(f":back takes a number of turns, got `{rest}`")
+            return
+        count = int(rest or 1)
         num_turns = len(self.episode.actions)
         if not 1 <= count <= num_turns:
             click.echo(f"cannot go {count} turns back, there were {num_turns}")

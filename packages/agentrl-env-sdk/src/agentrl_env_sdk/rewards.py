@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from agentrl_env_sdk.threads import call
 
@@ -22,8 +22,12 @@ class _Part:
     weight: float | None
 
 
-def reward(*, weight: float = 1.0) -> Callable[[Function], Function]:
-    """Mark a method as a part of the reward at the episode's end.
+@overload
+def reward(function: Function, /) -> Function: ...
+@overload
+def reward(*, weight: float = 1.0) -> Callable[[Function], Function]: ...
+def reward(function: Any = None, /, *, weight: float = 1.0) -> Any:
+    """Mark a method as a part of the reward at the episode's end; with or without parentheses.
 
     It takes the session and returns a number (or a bool), of which `weight` times goes into the return
     and the number itself into `metrics["reward/<name>"]`. Sync or async. Parts count where the episode
@@ -40,7 +44,7 @@ def reward(*, weight: float = 1.0) -> Callable[[Function], Function]:
         setattr(function, _MARK, _Part(weight))
         return function
 
-    return mark
+    return mark if function is None else mark(function)
 
 
 def metric(function: Function) -> Function:

@@ -24,6 +24,9 @@ class Samples:
         self.splits: dict[str, list[SampleIndex]] = {}
         self._splits: dict[str, _Split] = {}
         self.count = 0
+        if not isinstance(task.splits, Mapping):
+            rule = "must be samples by split, such as `{'train': 80, 'test': 20}`"
+            raise ConfigError(f"`splits` of `{task.task_name}` {rule}, got {task.splits!r}")
         for name, given in task.splits.items():
             if not _is_split(given):
                 rule = "must be a count, a sequence or a mapping"

@@ -1,7 +1,9 @@
 """Makes a new task package from the template that comes along."""
 
+import importlib.util
 import keyword
 import re
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -30,6 +32,8 @@ def create(name: str, *, folder: Path) -> list[Path]:
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
         raise ConfigError(f"the name `{name}` is a word of Python's own; choose another")
+    if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
+        raise ConfigError(f"there is a Python module `{module}` already; choose another name than `{name}`")
     if (folder / name).exists():
         raise ConfigError(f"`{folder / name}` exists already; choose another name, or move it away")
     words = {"__NAME__": name, "__MODULE__": module, "__CLASS__": "".join(map(str.title, name.split("-")))}

@@ -289,4 +289,7 @@ def as_messages(said: Said) -> list[Message]:
         return [said]
     if isinstance(said, Sequence) and all(isinstance(message, Message) for message in said):
         return list(said)
-    raise TypeError(f"a task says a text, a Message or a list of them, got {type(said).__name__}")
+    given = type(said).__name__
+    if isinstance(said, Sequence):
+        given += f" of {' and '.join(sorted({type(message).__name__ for message in said}))}"
+    raise TypeError(f"a task says a text, a Message or a list of Messages, got {given}")

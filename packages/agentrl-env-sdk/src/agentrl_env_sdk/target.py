@@ -84,12 +84,15 @@ def _configured(path: Path, entry: str | None) -> Task:
     _make_importable(path.absolute().parent)
     where, chosen = _configured_parts(module, path)
     try:
-        return _make(_choose(_module(where), where, chosen), where, parameters)
+        task = _make(_choose(_module(where), where, chosen), where, parameters)
     except ConfigError as error:
         hint = (
             f"\nA task that is written for the published SDK is served by `serve --published {path} {name}`."
         )
         raise ConfigError(f"{error}{hint if 'agentrl.worker' in str(error) else ''}") from error
+    # Entries of one class would answer for each other if they all had the class's name.
+    task.name = task.name or name
+    return task
 
 
 def _configured_parts(module: str, path: Path) -> tuple[str, str]:

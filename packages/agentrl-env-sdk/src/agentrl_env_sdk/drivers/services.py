@@ -241,10 +241,19 @@ class _DatabaseDriver(ABC):
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
+    def _new_folder(self) -> Path:
+        """A folder for a server; those of owners that have died are removed on the way."""
+        above = Path(self._folder or tempfile.gettempdir())
+        try:
+            above.mkdir(parents=True, exist_ok=True)
+            _sweep(above, f"agentrl-{self.kind}-*")
+            return Path(tempfile.mkdtemp(prefix=f"agentrl-{self.kind}-", dir=above))
+        except OSError as error:
+            told = f"`{above}` cannot hold a server's data: {error.strerror}"
+            raise EnvironmentFailedError(told) from error
+
     async def _start(self) -> Server:
-        await asyncio.to_thread(_sweep, Path(self._folder or tempfile.gettempdir()), f"agentrl-{self.kind}-*")
-        folder = Path(tempfile.mkdtemp(prefix=f"agentrl-{self.kind}-", dir=self._folder))
-        server = self._make(folder)
+        server = self._make(await asyncio.to_thread(self._new_folder))
         try:
             await server.start()
         except BaseException:

@@ -49,6 +49,7 @@ class Episode:
         self.tools: tuple[Tool, ...] = ()
         self.reward = 0.0
         self._num_calls = 0
+        self._is_cancelled = False
         self._see(opening)
 
     @property
@@ -75,12 +76,12 @@ class Episode:
     @property
     def finished(self) -> bool:
         """Whether the episode has ended."""
-        return self.last.finish
+        return self.last.finish or self._is_cancelled
 
     @property
     def status(self) -> SampleStatus:
         """State of the episode."""
-        return self.last.status
+        return SampleStatus.CANCELLED if self._is_cancelled else self.last.status
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -137,7 +138,9 @@ class Episode:
 
     async def cancel(self) -> None:
         """Break it off; nothing happens to one that has ended."""
-        await self.runner.cancel(self.id)
+        if not self.finished:
+            await self.runner.cancel(self.id)
+            self._is_cancelled = True
 
     async def fork(self) -> "Episode":
         """Another episode that begins where this one stands.

@@ -3,6 +3,7 @@
 FastAPI's own way to a route costs several times what a short turn of a task does.
 """
 
+import ipaddress
 import secrets
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlsplit
@@ -134,7 +135,21 @@ class Front:
         origin = headers.get(b"origin")
         if origin is not None and _host(origin) != headers.get(b"host"):
             return refusal("pages of other sites may not ask a worker", ErrorCode.UNAUTHORIZED, 403)
+        if origin is not None and expected is None and _may_be_rebound(origin):
+            # Its owner may have had the name point to this machine after a browser loaded the page.
+            message = "a page may ask a worker without a token by an address or a name without dots alone"
+            return refusal(message, ErrorCode.UNAUTHORIZED, 403)
         return None
+
+
+def _may_be_rebound(origin: bytes) -> bool:
+    """Whether the site is a public name, which can be made to mean any address."""
+    name = urlsplit(origin.decode("latin-1")).hostname or ""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." in name.rstrip(".")
+    return False
 
 
 def _host(origin: bytes) -> bytes:

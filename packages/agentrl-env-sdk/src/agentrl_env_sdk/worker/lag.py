@@ -18,6 +18,12 @@ _QUIET_S = 10.0
 
 _SDK = str(Path(__file__).parents[1]) + "/"
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+_OURS = tuple(
+    f"{path}{name}/"
+    for path in _INSTALLED
+    for name in ("aiohttp", "click", "fastapi", "grpc", "httptools", "pydantic", "starlette", "uvicorn")
+)
+"""What serves the task; it runs below and beside the task's code, and is no part of it."""
 _STANDARD = ("<frozen", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
 
 
@@ -104,7 +110,9 @@ def author_frame(innermost: FrameType | None) -> FrameType | None:
     frame = innermost
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename.startswith(_INSTALLED) and not filename.startswith(_SDK):
+        if filename.startswith(_OURS):
+            pass
+        elif filename.startswith(_INSTALLED) and not filename.startswith(_SDK):
             library = library or frame
         elif not filename.startswith((_SDK, *_STANDARD)):
             return frame

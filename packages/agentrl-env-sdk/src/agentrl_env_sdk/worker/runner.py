@@ -16,7 +16,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_core import CUSTOM_INDEX, ErrorCode, Message, SampleIndex, SampleStatus, SessionError
+from agentrl_core import (
+    CUSTOM_INDEX,
+    ConfigError,
+    ErrorCode,
+    Message,
+    SampleIndex,
+    SampleStatus,
+    SessionError,
+)
 from agentrl_env_sdk.rewards import grade
 from agentrl_env_sdk.samples import Samples
 from agentrl_env_sdk.session import EpisodeOver, Exchange, Session, TaskFailedError
@@ -91,9 +99,12 @@ class Runner:
 
             task = IsolatedTask(task)
         self.task = task
+        self.concurrency = task.concurrency if concurrency is None else concurrency
+        if not isinstance(self.concurrency, int) or self.concurrency < 1:
+            rule = "must be a whole number of at least 1"
+            raise ConfigError(f"`concurrency` of `{task.task_name}` {rule}, got {self.concurrency!r}")
         self.samples = Samples(task)
         self.tools = task.bound_tools
-        self.concurrency = concurrency or task.concurrency
         self.is_draining = False
         self.num_ended: Counter[SampleStatus] = Counter()
         self._idle_timeout_s = idle_timeout_s
