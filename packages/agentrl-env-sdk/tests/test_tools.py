@@ -1,14 +1,15 @@
 import asyncio
 import contextlib
 import enum
+import inspect
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
 from agentrl_core import ConfigError, FunctionCall, ToolCall
@@ -290,3 +291,73 @@ def test_a_schema_may_refer_to_its_own_parts(root):
     assert plot.parse('{"tree": {"left": {"left": {}}}}') == {"tree": {"left": {"left": {}}}}
     with pytest.raises(BadCallError, match=r"argument `tree\.left\.left`: 3 is not of type 'object'"):
         plot.parse('{"tree": {"left": {"left": 3}}}')
+
+
+def act(
+    whole: int = 0,
+    part: float = 0.0,
+    flag: bool = False,
+    word: str = "",
+    maybe: int | None = None,
+    either: int | list[int] = 0,
+    many: list[int] = [],  # noqa: B006
+    named: dict[str, float] = {},  # noqa: B006
+    numbered: dict[int, int] = {},  # noqa: B006
+    pair: tuple[int, str] = (0, ""),
+    bounded: Annotated[int, Field(ge=1)] = 1,
+) -> str:
+    """Act."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"whole": "3"},
+        {"whole": True},
+        {"whole": 1.5},
+        {"part": "0.5"},
+        {"part": True},
+        {"flag": "yes"},
+        {"flag": 1},
+        {"word": 3},
+        {"maybe": "3"},
+        {"either": "3"},
+        {"either": ["3"]},
+        {"many": [1, "2"]},
+        {"named": {"a": "1"}},
+        {"numbered": {"1": "1"}},
+        {"pair": ["1", "x"]},
+        {"bounded": "1"},
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_not_converted(arguments):
+    (name,) = arguments
+    with pytest.raises(BadCallError, match=f"argument `{name}"):
+        bound(act).parse(json.dumps(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ({"whole": 3.0}, 3),
+        ({"part": 3}, 3.0),
+        ({"maybe": None}, None),
+        ({"either": [1]}, [1]),
+        ({"numbered": {"1": 1}}, {1: 1}),
+        ({"pair": [1, "x"]}, (1, "x")),
+    ],
+)
+def test_what_json_calls_the_same_is_taken(arguments, value):
+    (name,) = arguments
+    assert bound(act).parse(json.dumps(arguments))[name] == value
+
+
+def test_the_schema_is_that_of_the_annotations_as_they_stand():
+    hints = get_type_hints(act, include_extras=True)
+    defaults = {name: parameter.default for name, parameter in inspect.signature(act).parameters.items()}
+    fields: Any = {name: (hints[name], default) for name, default in defaults.items()}
+    plain = create_model("act", **fields)
+    properties = bound(act).spec.function.parameters["properties"]
+    for name, schema in plain.model_json_schema()["properties"].items():
+        assert properties[name] == {key: value for key, value in schema.items() if key != "title"}

@@ -15,6 +15,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
+from agentrl_env_sdk.exact import exact
 from agentrl_env_sdk.examples import example_of
 from agentrl_env_sdk.threads import call
 
@@ -180,7 +181,8 @@ def bind(function: Callable[..., Any], *, session_type: type) -> BoundTool:
                 session_parameter = parameter.name
                 continue
             # The alias lets a parameter have a name that means something else to pydantic.
-            fields[f"argument_{len(fields)}"] = (annotation, _field(parameter, texts.get(parameter.name)))
+            field = _field(parameter, texts.get(parameter.name))
+            fields[f"argument_{len(fields)}"] = (exact(annotation), field)
         arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = _schema(arguments)
     except Exception as error:
