@@ -2,30 +2,27 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import docstring_parser
-import jsonschema
-from jsonschema.validators import validator_for
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from referencing import Registry, Resource
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from agentrl_core import ConfigError, Tool, ToolCall, ToolFunction
 from agentrl_env_sdk.exact import exact
 from agentrl_env_sdk.examples import example_of
+from agentrl_env_sdk.shown import short, shown
 from agentrl_env_sdk.threads import call
+
+if TYPE_CHECKING:
+    from agentrl_env_sdk.schemas import ArgumentsSchema
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MARK = "__agentrl_tool__"
 
 _SHOWN_FAULTS = 3
-_SHOWN_CHARACTERS = 80
-"""Of what a model wrote; it may have written a lot."""
 
 
 def tool(function: Function) -> Function:
@@ -111,20 +108,6 @@ class ArgumentsModel:
         return {str(info.alias): getattr(parsed, field) for field, info in fields.items()}, []
 
 
-class ArgumentsSchema:
-    """Arguments that a JSON schema describes."""
-
-    def __init__(self, schema: dict[str, Any]) -> None:
-        checker = validator_for(schema, default=jsonschema.Draft202012Validator)
-        checker.check_schema(schema)
-        # With a registry of its own it looks nothing up on the network.
-        self._checker = checker(schema, registry=Registry())
-
-    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The arguments as they came, or what is wrong with them."""
-        return value, [_schema_fault(error) for error in self._checker.iter_errors(value)]
-
-
 def described(
     name: str, description: str, parameters: Mapping[str, Any], function: Callable[..., Any]
 ) -> BoundTool:
@@ -139,15 +122,13 @@ def described(
     Raises:
         ConfigError: the schema is none.
     """
+    from agentrl_env_sdk.schemas import ArgumentsSchema  # a third of this package's time to be imported
+
     schema = {"type": "object", "properties": {}} | dict(parameters)
     try:
         arguments = ArgumentsSchema(schema)
-    except jsonschema.SchemaError as error:
-        raise ConfigError(f"the schema of tool `{name}` is no JSON schema: {error.message}") from error
-    for ref in _lost_references(schema):
-        raise ConfigError(
-            f"the schema of tool `{name}` refers to `{ref}`, which is not in it; put it below `$defs`"
-        )
+    except ValueError as error:
+        raise ConfigError(f"the schema of tool `{name}` {error}") from error
     spec = ToolFunction(name=name, description=description, parameters=schema)
     return BoundTool(Tool(function=spec), function, arguments, None)
 
@@ -208,7 +189,7 @@ def resolve_call(made: ToolCall, tools: Mapping[str, BoundTool]) -> tuple[BoundT
     """
     found = tools.get(made.function.name)
     if found is None:
-        raise BadCallError(f"there is no tool `{_short(made.function.name)}`; {known_tools(tools)}")
+        raise BadCallError(f"there is no tool `{short(made.function.name)}`; {known_tools(tools)}")
     return found, found.parse(made.function.arguments)
 
 
@@ -241,50 +222,12 @@ def _without_titles(node: Any) -> Any:
 
 
 def _fault(detail: Mapping[str, Any]) -> str:
-    path = _short(".".join(str(part) for part in detail["loc"]))
+    path = short(".".join(str(part) for part in detail["loc"]))
     if detail["type"] == "missing":
         return f"argument `{path}` is missing"
     if detail["type"] == "extra_forbidden":
         return f"argument `{path}` is unknown"
-    return f"argument `{path}`: {detail['msg']}, got {_shown(detail['input'])}"
-
-
-def _schema_fault(error: jsonschema.ValidationError) -> str:
-    path = _short(".".join(str(part) for part in error.absolute_path))
-    if error.validator == "required":
-        needed: Any = error.validator_value
-        missing = [name for name in needed if name not in error.instance]
-        return "; ".join(f"argument `{f'{path}.{name}' if path else name}` is missing" for name in missing)
-    if not path:
-        return _short(error.message)
-    return f"argument `{path}`: {_short(error.message)}"
-
-
-def _lost_references(schema: Mapping[str, Any]) -> Iterator[str]:
-    """References in a schema that lead nowhere in it."""
-    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
-    registry = Registry().with_resource(resource.id() or "", resource).crawl()
-    waiting = [(resource, registry.resolver(resource.id() or ""))]
-    while waiting:
-        inner, resolver = waiting.pop()
-        ref = inner.contents.get("$ref") if isinstance(inner.contents, Mapping) else None
-        if isinstance(ref, str):
-            try:
-                resolver.lookup(ref)
-            except Unresolvable:
-                yield ref
-        waiting += [(part, resolver.in_subresource(part)) for part in inner.subresources()]
-
-
-def _shown(value: Any) -> str:
-    try:
-        return _short(repr(value))
-    except RecursionError:
-        return f"a deeply nested {type(value).__name__}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+    return f"argument `{path}`: {detail['msg']}, got {shown(detail['input'])}"
 
 
 def _loads(text: str) -> Any:

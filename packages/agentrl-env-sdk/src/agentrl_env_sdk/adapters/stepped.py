@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from agentrl_core import ConfigError, Message, SampleStatus, Tool, ToolFunction
 from agentrl_env_sdk.content import Part, text_part
+from agentrl_env_sdk.schemas import ArgumentsSchema
 from agentrl_env_sdk.session import EpisodeOver, Session, TaskFailedError, as_messages
 from agentrl_env_sdk.task import Task
 from agentrl_env_sdk.threads import call
-from agentrl_env_sdk.tools import ArgumentsSchema, BoundTool
+from agentrl_env_sdk.tools import BoundTool
 
 if TYPE_CHECKING:
     from agentrl_env_sdk.adapters.spaces import Action, Names
